@@ -1,0 +1,292 @@
+"""The loader that a fork's loaders inherit: torch's DataLoader, with batches that depend on nothing but the seed."""
+
+import inspect
+import itertools
+import json
+import signal
+from typing import Any, Iterator, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, default_collate, get_worker_info
+from torch.utils.data.distributed import DistributedSampler
+
+from utils import processes, seeds, signals
+from utils.errors import ConfigError
+
+
+class Planned(NamedTuple):
+    """A batch that is planned and perhaps not loaded yet: `next(source)` loads it, in the order of planning."""
+
+    here: int  # examples that count on this process; 0: the batch is a stand-in that only keeps step
+    everywhere: int  # examples over all processes
+    source: Iterator[Any]
+
+
+class BaseDataLoader(DataLoader):
+    """torch's DataLoader, whose batches are a function of (seed, epoch, position).
+
+    They don't depend on num_workers, on what validation or logging drew, or on the number of processes: each process
+    gets every N-th row of a batch, without padding. `set_epoch` says which pass the next iteration is; without it,
+    passes follow one another. torch, numpy and random are seeded for every example, so transforms may draw from any.
+
+    dataset: map-style, or an IterableDataset, which is read by at most one worker. A set with
+    `__getitems__(indices, seeds)`, (B,) int64 and (B,) uint64 arrays, returns the whole batch, draws per example from
+    the seeds, and is not collated.
+    batch_size: over all processes. validation_split: share (0 ≤ x < 1) or count of the examples that
+    `split_validation` gives; the same ones for every seed. Other arguments: those of torch's DataLoader.
+    """
+
+    seed = 0  # the run's; the trainer sets it
+
+    def __init__(
+        self,
+        dataset,
+        batch_size=1,
+        shuffle=False,
+        validation_split=0.0,
+        num_workers=0,
+        collate_fn=default_collate,
+        **dataloader_kwargs,
+    ):
+        self.shuffle = shuffle
+        self.validation_split = validation_split
+        self.batch_idx = 0
+        self.n_samples = len(dataset) if hasattr(dataset, "__len__") else None
+        self.init_kwargs = {
+            "dataset": dataset,
+            "batch_size": batch_size,
+            "shuffle": self.shuffle,
+            "collate_fn": collate_fn,
+            "num_workers": num_workers,
+            **dataloader_kwargs,
+        }
+        arguments = dict(self.init_kwargs)
+        sampler, self.valid_sampler = self._split_sampler(validation_split)
+        if sampler is not None:
+            arguments |= {"sampler": sampler, "shuffle": False}
+        super().__init__(**arguments)
+        self._epoch = 1
+        self._planner = _Planner()
+        self._inner = None
+
+    def _split_sampler(self, split):
+        """(training sampler, validation sampler) of a share or a count, the same rows whatever the run's seed."""
+        if not split:
+            return None, None
+        if self.init_kwargs.keys() & {"sampler", "batch_sampler"} or self.n_samples is None:
+            raise ConfigError(
+                "data_loader.args.validation_split: a stream, or data with a sampler of its own, can't be split; "
+                "give valid_data_loader instead."
+            )
+        full = np.arange(self.n_samples)
+        np.random.RandomState(0).shuffle(full)
+        count = split if isinstance(split, int) else int(self.n_samples * split)
+        if not 0 < count < self.n_samples:
+            raise ConfigError(
+                f"data_loader.args.validation_split: {split} of {self.n_samples} examples leaves {count} for validation "
+                f"and {self.n_samples - count} for training; give a share between 0 and 1 or a smaller count."
+            )
+        self.shuffle = False
+        self.n_samples -= count
+        return SubsetRandomSampler(full[count:].tolist()), full[:count].tolist()
+
+    def split_validation(self):
+        """A loader of the examples that validation_split set apart, in a fixed order; None where there is no split."""
+        if self.valid_sampler is None:
+            return None
+        arguments = self.init_kwargs | {"shuffle": False, "drop_last": False, "sampler": self.valid_sampler}
+        loader = BaseDataLoader(**arguments)
+        loader.n_samples = len(self.valid_sampler)
+        return loader
+
+    def write_split(self, path):
+        """Write the indices of a split that this loader made, {"train": […], "valid": […]}, as JSON."""
+        if self.valid_sampler is not None and not path.exists():
+            indices = {"train": list(getattr(self.sampler, "indices", self.sampler)), "valid": list(self.valid_sampler)}
+            path.write_text(json.dumps(indices, default=int), encoding="utf-8")
+
+    def set_epoch(self, epoch):
+        """The next iteration is pass `epoch`, counted from 1."""
+        self._epoch = epoch
+
+    def __iter__(self):
+        epoch = self._epoch
+        self._epoch += 1
+        return self.batches_of(epoch)
+
+    def batches_of(self, epoch, start=0):
+        """Yield the batches of a pass from batch `start` on; what lies before it is not loaded."""
+        for planned in self.planned(epoch, start):
+            signals.check()
+            yield next(planned.source)
+
+    def planned(self, epoch, start=0):
+        """Yield a Planned for each batch of a pass, from batch `start` on."""
+        if isinstance(self.dataset, IterableDataset):
+            yield from self._read_stream(epoch, start)
+            return
+        plan = self._plan(epoch)[start:]
+        self._planner.plan = [(indices, example_seeds, epoch) for _, _, indices, example_seeds in plan]
+        if self._inner is None:
+            self._inner = self._loader_of(
+                _Rows(self.dataset, self.collate_fn, self.batch_sampler is None), self._planner
+            )
+        source = iter(self._inner)
+        for here, everywhere, _, _ in plan:
+            yield Planned(here, everywhere, source)
+
+    def _plan(self, epoch):
+        """(here, everywhere, indices, seeds) of each batch of a pass; the sampler is drawn whole, from (seed, epoch)."""
+        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            if isinstance(getattr(sampler, "generator", None), torch.Generator):
+                sampler.generator.manual_seed(int(seeds.example_seeds(self.seed, epoch, 1)[0]))
+        with seeds.drawn_from(self.seed, epoch):
+            batches = [[i] for i in self.sampler] if self.batch_sampler is None else list(self.batch_sampler)
+        all_seeds = seeds.example_seeds(self.seed, epoch, sum(map(len, batches)))
+        rank, size = processes.rank(), processes.size()
+        if isinstance(self.sampler, DistributedSampler):  # dealt already, by the user's wish
+            return [(len(b), len(b) * size, b, s) for b, s in zip(batches, _cut(all_seeds, batches))]
+        plan = []
+        for batch, batch_seeds in zip(batches, _cut(all_seeds, batches)):
+            mine = batch[rank::size]
+            rows = (mine, batch_seeds[rank::size]) if mine else (batch[:1], batch_seeds[:1])
+            plan.append((len(mine), len(batch), *rows))
+        return plan
+
+    def _read_stream(self, epoch, start):
+        rows = _Stream(self.dataset, self.batch_size, self.drop_last, self.collate_fn, self.seed, epoch)
+        for count, batch in itertools.islice(self._loader_of(rows, None), start, None):
+            yield Planned(count, count, iter((batch,)))
+
+    def _loader_of(self, rows, planner):
+        """torch's DataLoader over whole batches, with this one's workers and a generator of its own."""
+        streams = planner is None
+        workers = min(self.num_workers, 1) if streams else self.num_workers
+        given = dict(
+            pin_memory=self.pin_memory,
+            timeout=self.timeout,
+            multiprocessing_context=self.multiprocessing_context if workers else None,
+            prefetch_factor=self.prefetch_factor if workers else None,
+            persistent_workers=self.persistent_workers and not streams,
+            worker_init_fn=_StartWorker(self.worker_init_fn),
+        )
+        return DataLoader(
+            rows,
+            batch_size=None,
+            sampler=planner,
+            num_workers=workers,
+            collate_fn=_as_it_is,
+            generator=torch.Generator(),
+            **given,
+        )
+
+
+class _Planner:
+    """The inner loader's sampler: the batches of the pass at hand."""
+
+    plan: list[Any] = []
+
+    def __iter__(self):
+        return iter(self.plan)
+
+    def __len__(self):
+        return len(self.plan)
+
+
+class _Rows(torch.utils.data.Dataset):
+    """A map-style set, read by the batch: (indices, seeds, epoch) → batch."""
+
+    def __init__(self, dataset, collate_fn, single):
+        self.dataset = dataset
+        self.collate_fn = collate_fn
+        self.single = single  # batch_size=None: an item of the set is the batch
+        self.by_batch = _takes_seeds(dataset)
+        self.epoch = None
+
+    def __getitem__(self, planned):
+        indices, example_seeds, epoch = planned
+        if epoch != self.epoch:
+            self.epoch = epoch
+            _tell_epoch(self.dataset, epoch)
+        if self.by_batch:
+            return self.dataset.__getitems__(np.asarray(indices), example_seeds)
+        if get_worker_info() is not None:
+            return self._read(indices, example_seeds.tolist())
+        with seeds.untouched():
+            return self._read(indices, example_seeds.tolist())
+
+    def _read(self, indices, example_seeds):
+        samples = []
+        for index, seed in zip(indices, example_seeds):
+            seeds.set_host(seed)
+            samples.append(self.dataset[index])
+        seeds.set_host(example_seeds[0] ^ 1)
+        return self.collate_fn(samples[0] if self.single else samples)
+
+
+class _Stream(IterableDataset):
+    """An IterableDataset, read by the batch: (examples, batch)."""
+
+    def __init__(self, dataset, batch_size, drop_last, collate_fn, seed, epoch):
+        self.dataset = dataset
+        self.batch_size = batch_size or 1
+        self.drop_last = drop_last
+        self.collate_fn = collate_fn
+        self.seed = seed
+        self.epoch = epoch
+
+    def __iter__(self):
+        _tell_epoch(self.dataset, self.epoch)
+        examples = iter(self.dataset)
+        for first in itertools.count(0, self.batch_size):
+            example_seeds = seeds.example_seeds(self.seed, self.epoch, self.batch_size, first).tolist()
+            with seeds.untouched():
+                samples = [sample for seed in example_seeds for sample in self._next(examples, seed)]
+                if len(samples) < (self.batch_size if self.drop_last else 1):
+                    return
+                seeds.set_host(example_seeds[0] ^ 1)
+                batch = self.collate_fn(samples)
+            yield len(samples), batch
+
+    @staticmethod
+    def _next(examples, seed):
+        """The next example in a list, an empty one at the end."""
+        seeds.set_host(seed)
+        return list(itertools.islice(examples, 1))
+
+
+class _StartWorker:
+    """What a worker does first: leave signals to its parent, which saves and ends it; then the user's own function."""
+
+    def __init__(self, worker_init_fn):
+        self.worker_init_fn = worker_init_fn
+
+    def __call__(self, worker_id):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(worker_id)
+
+
+def _as_it_is(batch):
+    return batch
+
+
+def _cut(all_seeds, batches):
+    """The seeds of each batch's examples, in the order of the pass."""
+    ends = list(itertools.accumulate(map(len, batches)))
+    return (all_seeds[end - len(batch) : end] for end, batch in zip(ends, batches))
+
+
+def _takes_seeds(dataset):
+    """Whether the set reads a batch at once from (indices, seeds); torch's own protocol has the indices alone."""
+    read = getattr(dataset, "__getitems__", None)
+    return read is not None and len(inspect.signature(read).parameters) == 2
+
+
+def _tell_epoch(dataset, epoch):
+    if hasattr(dataset, "set_epoch"):
+        dataset.set_epoch(epoch)

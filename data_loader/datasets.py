@@ -1,0 +1,64 @@
+"""Data sets."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from utils.errors import ConfigError
+
+
+class IdxImages(Dataset):
+    """Grey images and labels from a pair of IDX files, the format of MNIST and Fashion-MNIST, kept in memory as uint8.
+
+    folder: holds `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or `t10k-…` for train=False, each plain or .gz;
+    beside it or in its subfolder `MNIST/raw`, where torchvision puts them. mean, std: of pixels scaled to [0, 1].
+    An item is ((1, H, W) float32 image, int64 label). A batch is read at once and costs a few microseconds an image.
+    """
+
+    def __init__(self, folder, train=True, mean=0.1307, std=0.3081):
+        part = "train" if train else "t10k"
+        self.images = torch.from_numpy(read_idx(folder, f"{part}-images-idx3-ubyte"))  # (N, H, W) uint8
+        self.labels = torch.from_numpy(read_idx(folder, f"{part}-labels-idx1-ubyte")).long()  # (N,)
+        if len(self.images) != len(self.labels):
+            raise ConfigError(
+                f"{folder}: {len(self.images)} images but {len(self.labels)} labels; the files don't belong together."
+            )
+        self.scale, self.shift = 1 / (255 * std), -mean / std
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        return self._normalised(self.images[index].unsqueeze(0)), self.labels[index]
+
+    def __getitems__(self, indices, seeds):
+        """A batch: (B, 1, H, W) and (B,). Nothing is drawn, so the examples' seeds are not needed."""
+        rows = torch.from_numpy(indices)
+        return self._normalised(self.images[rows].unsqueeze(1)), self.labels[rows]
+
+    def _normalised(self, pixels):
+        return pixels.to(torch.float32).mul_(self.scale).add_(self.shift)
+
+
+def read_idx(folder, name):
+    """The array in an IDX file of unsigned bytes (yann.lecun.com/exdb/mnist: magic, sizes, values), writable."""
+    places = [Path(folder), Path(folder) / "MNIST" / "raw"]
+    candidates = [place / (name + ending) for place in places for ending in (".gz", "")]
+    path = next((candidate for candidate in candidates if candidate.exists()), None)
+    if path is None:
+        raise ConfigError(
+            f"data_loader.args.data_dir: {Path(folder).absolute()} holds no {name} or {name}.gz. The digits that come with the "
+            "project are in data/mnist10k; download=true gets the full MNIST."
+        )
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rb") as file:
+        content = file.read()
+    zero, kind, dimensions = struct.unpack_from(">HBB", content)
+    if zero != 0 or kind != 8:
+        raise ConfigError(f"{path.absolute()}: not an IDX file of unsigned bytes.")
+    sizes = struct.unpack_from(f">{dimensions}I", content, 4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(sizes).copy()

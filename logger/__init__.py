@@ -1,0 +1,7 @@
+"""Where numbers and lines go; nothing here loads torch or TensorBoard before it writes."""
+
+from logger.history import History
+from logger.logger import get_logger, open_log
+from logger.visualization import TensorboardWriter
+
+__all__ = ["History", "TensorboardWriter", "get_logger", "open_log"]

@@ -1,0 +1,37 @@
+"""metrics.jsonl: a run's numbers, one JSON object a line."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+
+class History:
+    """Appends lines to the file at `path`; a number that is not finite is written as null, which JSON has a word for."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+
+    def append(self, numbers):
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({name: _finite(value) for name, value in numbers.items()}) + "\n")
+
+    def read(self):
+        """The lines as dicts; none where there is no file. A last line that a kill cut short is left out."""
+        if not self.path.exists():
+            return []
+        with open(self.path, encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+    def cut(self, step):
+        """Drop what a resume from after update `step` writes again: later lines, and the line of a part of an epoch there."""
+        lines = self.read()
+        kept = [line for line in lines if line["step"] < step or (line["step"] == step and not line.get("partial"))]
+        if lines or self.path.exists():
+            temporary = self.path.with_suffix(".tmp")
+            temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+            os.replace(temporary, self.path)
+
+
+def _finite(value):
+    return None if isinstance(value, float) and not math.isfinite(value) else value

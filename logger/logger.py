@@ -1,0 +1,56 @@
+"""Lines for people: on the console at once, and in the run's train.log as soon as there is a run's folder."""
+
+import logging
+import logging.handlers
+import os
+import sys
+
+LEVELS = {0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}
+
+
+class _Console(logging.Handler):
+    """Prints above a progress bar that is being drawn; warnings say that they are one."""
+
+    def emit(self, record):
+        line = self.format(record)
+        if record.levelno >= logging.WARNING:
+            line = f"{record.levelname.lower()}: {line}"
+        if "tqdm" in sys.modules:  # whoever draws a bar has imported it
+            sys.modules["tqdm"].tqdm.write(line, file=sys.stdout)
+        else:
+            print(line)
+        sys.stdout.flush()
+
+
+class _Waiting(logging.handlers.MemoryHandler):
+    """Keeps the lines that come before there is a file to write them to."""
+
+    def shouldFlush(self, record):
+        return self.target is not None
+
+
+def get_logger(name, verbosity=2):
+    """A logger by that name. verbosity: 0 warnings, 1 also a line an epoch, 2 and above everything.
+
+    Of several processes only the first says more than errors.
+    """
+    root = logging.getLogger()
+    if not any(isinstance(handler, _Console) for handler in root.handlers):
+        root.addHandler(_Console())
+        root.addHandler(_Waiting(capacity=1000))
+    logger = logging.getLogger(name)
+    quiet = os.environ.get("RANK", "0") != "0"
+    logger.setLevel(logging.ERROR if quiet else LEVELS[min(max(int(verbosity), 0), 2)])
+    return logger
+
+
+def open_log(path):
+    """Append what the console shows, and has shown since the start, to the file at `path`."""
+    file = logging.FileHandler(path, encoding="utf-8", delay=True)
+    file.setFormatter(logging.Formatter("%(asctime)s  %(levelname)-7s  %(message)s", "%Y-%m-%d %H:%M:%S"))
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Waiting):
+            if handler.target is not None:
+                handler.target.close()
+            handler.setTarget(file)
+            handler.flush()

@@ -1,0 +1,115 @@
+"""Evaluate a checkpoint.
+
+python test.py -r saved/mnist/RUN/model_best.pth                    on the test data of its own config
+python test.py -r saved/mnist/RUN/model_best.pth --split val        on its validation data
+"""
+
+import argparse
+import sys
+
+from parse_config import ConfigParser
+from utils import write_json
+from utils.errors import ConfigError, exit_code
+
+
+def main(config, split="test"):
+    """{name: number} of the checkpoint `config.resume` on a split of its data; also written into the run's folder."""
+    config.check()
+    import torch
+
+    from trainer.evaluate import evaluate
+    from trainer.stepper import precision
+    from utils import build, checkpoint, devices, processes
+    from utils.metrics import Metrics
+
+    device = devices.start(config)
+    loader, split = _loader_of(config, split)
+    content, config.checkpoint = config.checkpoint, None
+    if content.get("data") is not None and hasattr(loader, "load_state_dict"):
+        loader.load_state_dict(content["data"])
+    model = build.model(config, device)
+    checkpoint.load_weights(model, content["state_dict"], config.resume)
+    numbers = evaluate(
+        build.wrapped(config, model, device),
+        loader,
+        build.criterion(config, device),
+        Metrics(build.metrics(config, device), f"{split}_", device),
+        device=device,
+        memory_format=torch.channels_last if config["trainer"]["channels_last"] else torch.contiguous_format,
+        autocast=precision(config["trainer"]["amp"], device),
+    )
+    if processes.is_main():
+        _report(config, numbers, split, loader, content)
+    processes.leave()
+    return numbers
+
+
+def _loader_of(config, split):
+    """(loader, split) of the data to evaluate on."""
+    section = config["data_loader"]
+    section = {"type": section} if isinstance(section, str) else section
+    if split == "test" and config["test_data_loader"] is not None:
+        return _made(config, "test_data_loader"), split
+    if split == "test":
+        import inspect
+
+        if "training" in inspect.signature(config.find("data_loader")).parameters:
+            off = {"training": False, "shuffle": False, "validation_split": 0}
+            config["data_loader"] = {**section, "args": {**section.get("args", {}), **off}}
+            return _made(config, "data_loader"), split
+        config.get_logger("test").info(
+            f"There is no test_data_loader, and {section['type']} has no test part (no argument 'training'): evaluating on "
+            "the validation data."
+        )
+        split = "val"
+    if split == "val" and config["valid_data_loader"] is not None:
+        return _made(config, "valid_data_loader"), split
+    loader = _made(config, "data_loader")
+    if split == "val":
+        loader = loader.split_validation()
+    if loader is None:
+        raise ConfigError(
+            "There is neither test_data_loader nor valid_data_loader nor a split; give one, or --split train."
+        )
+    return loader, split
+
+
+def _made(config, name):
+    loader = config.init_obj(name)
+    config.remember("data_loader", loader)
+    return loader
+
+
+def _report(config, numbers, split, loader, content):
+    logger = config.get_logger("test")
+    for name, value in numbers.items():
+        logger.info(f"{name:<24} {value:.4f}")
+    path = config.resume.with_name("test.json")
+    about = {"checkpoint": config.resume.name, "epoch": content["epoch"], "split": split, "examples": loader.n_samples}
+    write_json({**about, **numbers}, path)
+    logger.info(f"written to {path}")
+
+
+def parser():
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument(
+        "-r", "--resume", metavar="CHECKPOINT", help="the checkpoint, or the 'latest' of a run of -c", required=True
+    )
+    made.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="change a key of the checkpoint's config")
+    made.add_argument("-c", "--config", help="sections of this config replace the checkpoint's")
+    made.add_argument("--split", choices=("test", "val", "train"), default="test", help="which data; default: test")
+    made.add_argument("-d", "--device", help="indices of the GPUs to use, as in 0,1")
+    made.add_argument("--trust", action="store_true", help="let a checkpoint's own config name any function")
+    made.add_argument("--traceback", action="store_true", help="show where in the code a mistake was found")
+    return made
+
+
+def run():
+    """The whole command; what it raises, `exit_code` tells."""
+    made = parser()
+    main(ConfigParser.from_args(made), made.parse_args().split)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(run, traceback="--traceback" in sys.argv))

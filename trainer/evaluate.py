@@ -1,0 +1,31 @@
+"""Measuring a model on a set, for validation and for test.py alike."""
+
+import torch
+
+from utils import devices, processes, signals
+
+
+@torch.no_grad()
+def evaluate(model, loader, criterion, metrics, *, device, memory_format, autocast, epoch=1):
+    """{name: number} over every example of the loader, each counted once.
+
+    metrics: utils.metrics.Metrics, reset before and after. epoch: what random transforms of the set depend on. The model
+    is left in the mode that it was in. A signal is heeded between batches.
+    """
+    was_training = model.training
+    model.eval()
+    metrics.reset()
+    try:
+        for planned in loader.planned(epoch):
+            if processes.size() == 1:
+                signals.check()
+            inputs, target = devices.move(next(planned.source), device, memory_format)
+            metrics.expect(planned.here)
+            with autocast:
+                output = model(inputs)
+                loss = criterion(output, target)
+            metrics.update(output, target, loss)
+        return metrics.result()
+    finally:
+        metrics.reset()
+        model.train(was_training)

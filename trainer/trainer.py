@@ -1,0 +1,275 @@
+"""The training loop: `_train_epoch`, five steps. How weights move is in stepper.py, when things fall due in batches()."""
+
+import itertools
+import math
+import time
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from base import BaseDataLoader, BaseTrainer
+from base.base_trainer import EndOfRun
+from trainer.evaluate import evaluate
+from trainer.stepper import Stepper
+from utils import checkpoint, devices, processes, seeds, signals
+from utils.description import near
+from utils.errors import ConfigError
+from utils.metrics import Metrics
+
+
+class Trainer(BaseTrainer):
+    """Trains a model that maps inputs to outputs on batches of (inputs, target).
+
+    criterion: (output, target) → mean over the batch's examples, or (sum, count). metric_ftns: see utils.metrics.Metrics.
+    data_loader, valid_data_loader: BaseDataLoader; the second may be {name: loader} or None. len_epoch: batches in an epoch.
+    """
+
+    def __init__(
+        self,
+        model,
+        criterion,
+        metric_ftns,
+        optimizer,
+        config,
+        device,
+        data_loader,
+        valid_data_loader=None,
+        lr_scheduler=None,
+        len_epoch=None,
+    ):
+        super().__init__(model, criterion, metric_ftns, optimizer, config)
+        settings = self.settings
+        self.device = device
+        self.data_loader = data_loader
+        self.valid_data_loader = valid_data_loader
+        self.lr_scheduler = lr_scheduler
+        self.len_epoch = len_epoch or settings["len_epoch"]
+        self.accumulate = settings["accumulate"]
+        self.memory_format = torch.channels_last if settings["channels_last"] else torch.contiguous_format
+        self.stepper = Stepper(
+            model,
+            optimizer,
+            lr_scheduler,
+            device=device,
+            amp=settings["amp"],
+            clip_grad_norm=settings["clip_grad_norm"],
+            ema_decay=settings["ema_decay"],
+            interval=interval_of(config.get("lr_scheduler")),
+        )
+        self.train_metrics = Metrics(metric_ftns, device=device)
+        self.valid_metrics = {
+            name: Metrics(metric_ftns, f"val_{name}_" if name else "val_", device) for name in self._validation_sets()
+        }
+        self.position = 0
+        self._cursor = [1, 0]  # the pass over the data, and the batches of it that are done
+        self._validated = [0, {}]  # the step of the last validation, and its numbers
+        self._logged = [0.0, 0.0]  # the loss's sum and count when training values were last logged
+        self._waited, self._examples = 0.0, 0  # seconds the epoch waited for data, examples it has trained on
+        self._check_parts()
+
+    def _train_epoch(self, epoch):
+        self.model.train()
+        for inputs, target in self.batches(epoch):
+            with self.stepper.update():
+                self.stepper.zero_grad()  # 1. reset (at the start of an update)
+                with self.stepper.autocast():
+                    output = self.model(inputs)  # 2. predict
+                    loss = self.criterion(output, target)  # 3. compare
+                self.stepper.backward(loss)  # 4. gradients
+                self.train_metrics.update(output, target, loss)
+                self.stepper.step()  # 5. update (at its end)
+        return self.train_metrics.result()
+
+    def _run_epoch(self, epoch):
+        started = time.perf_counter()
+        log = self._train_epoch(epoch)
+        seconds = time.perf_counter() - started
+        self._check_loss()
+        if self._validation_sets() and epoch % self.settings["valid_period"] == 0:
+            log |= self._valid_epoch(epoch)
+        log["lr"] = self.stepper.learning_rates()[0]
+        log["samples_per_second"] = round(self._examples / seconds, 1)
+        log["data_wait"] = round(self._waited / seconds, 4)
+        self.stepper.end_epoch(log.get(self.mnt_metric))
+        self.train_metrics.reset()
+        return log
+
+    def batches(self, epoch):
+        """Yield the epoch's batches on the device; plan each update before it, do what falls due after it."""
+        if self.position == 0:
+            self.train_metrics.reset()
+            self._logged = [0.0, 0.0]
+        self._waited, self._examples = 0.0, 0
+        self._after_update(epoch)
+        row = self._row(epoch)
+        with self._progress(epoch) as bar:
+            while window := list(itertools.islice(row, self.accumulate)):
+                total = sum(planned.everywhere for planned, _ in window)
+                for i, (planned, _) in enumerate(window):
+                    self.stepper.expect(planned.here, total, first=i == 0, last=i == len(window) - 1)
+                    self.train_metrics.expect(planned.here)
+                    yield self._load(planned)
+                self.step += 1
+                self.position += len(window)
+                self._cursor = window[-1][1]
+                self._examples += total
+                bar.update(len(window))
+                if self.step % self.settings["log_step"] == 0:
+                    self._log_step(epoch, bar)
+                self._after_update(epoch)
+
+    def _row(self, epoch):
+        """Yield (planned batch, cursor after it) from where the epoch stands to its end.
+
+        An epoch is one pass over the data, or with len_epoch so many batches of an endless row of passes.
+        """
+        if self.len_epoch is None and self.position == 0:
+            self._cursor = [epoch, 0]
+        left = math.inf if self.len_epoch is None else self.len_epoch - self.position
+        number, done = self._cursor
+        while left > 0:
+            for planned in self.data_loader.planned(number, done):
+                done, left = done + 1, left - 1
+                yield planned, [number, done]
+                if left == 0:
+                    return
+            if done == 0:
+                raise ConfigError(
+                    "data_loader: it gave no batch. Is the set empty, or smaller than a batch under drop_last?"
+                )
+            if self.len_epoch is None:
+                return
+            number, done = number + 1, 0
+
+    def _load(self, planned):
+        asked = time.perf_counter()
+        batch = next(planned.source)
+        self._waited += time.perf_counter() - asked
+        return devices.move(batch, self.device, self.memory_format)
+
+    def _after_update(self, epoch):
+        """Between two updates: validate, save, or leave, where it is due; in this order, so that a save has it behind it."""
+        settings, step, inside = self.settings, self.step, self.position and not self._epoch_is_over()
+        if inside and settings["valid_steps"] and step % settings["valid_steps"] == 0 and self._validated[0] != step:
+            self._validate_inside(epoch)
+        if inside and settings["save_steps"] and step % settings["save_steps"] == 0 and self._saved_step != step:
+            self._save_position()
+        signals.check_together(step % settings["log_step"] == 0)
+        if inside and self._finished():
+            raise EndOfRun
+
+    def _epoch_is_over(self):
+        """Whether the epoch's last update is done; of a stream without a length nobody knows before its end."""
+        if self.len_epoch is not None:
+            return self.position >= self.len_epoch
+        return hasattr(self.data_loader.dataset, "__len__") and self.position >= len(self.data_loader)
+
+    def _valid_epoch(self, epoch):
+        """{name: number} of every validation set; once a step."""
+        if self._validated[0] != self.step:
+            numbers = {}
+            with seeds.untouched(devices=True):
+                for name, loader in self._validation_sets().items():
+                    self.logger.debug(f"validating {name}".rstrip())
+                    numbers |= evaluate(
+                        self._evaluated(),
+                        loader,
+                        self.criterion,
+                        self.valid_metrics[name],
+                        device=self.device,
+                        memory_format=self.memory_format,
+                        autocast=self.stepper.autocast(),
+                        epoch=epoch,
+                    )
+            self._validated = [self.step, numbers]
+        return dict(self._validated[1])
+
+    def _validate_inside(self, epoch):
+        """A validation between two updates counts as any other: for the best, the patience and the log."""
+        self._check_loss()
+        log = {"epoch": epoch, "step": self.step, **self._valid_epoch(epoch)}
+        improved = self.mnt_metric in log and self._judge(log)
+        if improved:
+            self.best_log = dict(log)
+        self._report(log, "best so far" if improved else "")
+        if improved:
+            self._save(["model_best.pth", "latest.pth"])
+
+    def _measure_so_far(self):
+        log = self.train_metrics.result()
+        return log | self._valid_epoch(self.epoch + 1) | {"lr": self.stepper.learning_rates()[0]}
+
+    def _validation_sets(self):
+        """{name: loader}; one without a name is called ''."""
+        loaders = self.valid_data_loader
+        return loaders if isinstance(loaders, dict) else {"": loaders} if loaders is not None else {}
+
+    def _log_step(self, epoch, bar):
+        """The training values since the last time; the loop's only wait for the device."""
+        total, count = self.train_metrics.loss_so_far()
+        loss = (total - self._logged[0]) / max(count - self._logged[1], 1)
+        self._logged = [total, count]
+        self._check_loss()
+        numbers = {"loss": loss} | {f"lr_{i}": lr for i, lr in enumerate(self.stepper.learning_rates())}
+        self.writer.numbers({f"step/{name}": value for name, value in numbers.items()}, self.step)
+        bar.set_postfix_str(f"loss {loss:.4f}, {bar.format_dict['rate'] or 0:.0f} batches/s", refresh=False)
+        if bar.disable:
+            self.logger.debug(f"epoch {epoch}  step {self.step}  loss {loss:.4f}")
+
+    def _progress(self, epoch):
+        from tqdm import tqdm
+
+        length = self.len_epoch or (len(self.data_loader) if hasattr(self.data_loader.dataset, "__len__") else None)
+        shown = None if processes.is_main() else True  # None: on a terminal only
+        return tqdm(
+            desc=f"epoch {epoch}", total=length, initial=self.position, unit="batch", leave=False, disable=shown
+        )
+
+    def _check_loss(self):
+        loss, _ = self.train_metrics.loss_so_far()
+        if processes.any_of_all(not math.isfinite(loss)):
+            raise self._diverged(loss)
+
+    def _evaluated(self):
+        return self.stepper.evaluated
+
+    def _restore_evaluated(self, content):
+        if self._evaluated() is not self.model:
+            checkpoint.load_weights(self._evaluated(), content["state_dict"], self.config.resume)
+
+    def _position(self):
+        return {"batches": self.position, "cursor": self._cursor, "validated": self._validated, "logged": self._logged}
+
+    def _restore_position(self, position):
+        self.position = position["batches"]
+        self._cursor, self._validated, self._logged = (position["cursor"], position["validated"], position["logged"])
+        self._saved_step = self.step
+
+    def _check_parts(self):
+        """ConfigError for parts that do not go together."""
+        if not isinstance(self.data_loader, BaseDataLoader):
+            raise ConfigError(
+                f"data_loader: {type(self.data_loader).__name__} is no BaseDataLoader; derive your loader from it."
+            )
+        if type(self)._train_epoch is not Trainer._train_epoch:
+            return  # a trainer of one's own may measure anything
+        measured = self.train_metrics.names() + [
+            name for metrics in self.valid_metrics.values() for name in metrics.names()
+        ]
+        unknown = self.mnt_metric is not None and self.mnt_metric not in measured
+        plateau = any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in self.stepper.schedulers)
+        if plateau and (self.mnt_metric is None or unknown):
+            raise ConfigError(
+                f"lr_scheduler: ReduceLROnPlateau waits for a monitored number, and trainer.monitor is '{self.monitor}'. "
+                f"Name one that this run measures: {', '.join(measured)}."
+            )
+        if unknown:
+            raise ConfigError(
+                f"trainer.monitor names '{self.mnt_metric}', but this run measures {', '.join(measured)}. "
+                f"{near(self.mnt_metric, measured)}".rstrip()
+            )
+
+
+def interval_of(schedule):
+    """What the schedule of a config counts: "epoch" or "step"."""
+    return schedule.get("interval", "epoch") if isinstance(schedule, dict) else "epoch"

@@ -1,0 +1,266 @@
+"""Checkpoint files: whole or absent, checked before they are read, and never code.
+
+A file is an ordinary torch.save zip that plain `torch.load(path)` opens. Its zip comment holds the SHA-256 of every byte
+before the comment, since torch.load itself does not notice most flipped bits.
+"""
+
+import hashlib
+import os
+import shutil
+import struct
+import threading
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import torch
+
+from utils.errors import CheckpointError, SaveError
+
+FORMAT = 1  # of the content; a reader that meets a newer one refuses it
+_END_RECORD = 22  # bytes of a zip's end record, whose last two are the comment's length
+_COMMENT = b"sha256:"
+_COMMENT_SIZE = len(_COMMENT) + 64
+
+
+def plain(value):
+    """`value` made of what a checkpoint may hold: tensors, numbers, text, None, and dicts, lists and tuples of them.
+
+    numpy scalars become Python numbers, numpy arrays lists, anything else its text.
+    """
+    if value is None or isinstance(value, torch.Tensor) or type(value) in (bool, int, float, str, bytes):
+        return value
+    if isinstance(value, dict):
+        made = OrderedDict if isinstance(value, OrderedDict) else dict
+        return made((plain(key), plain(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return (tuple if isinstance(value, tuple) else list)(plain(item) for item in value)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return next((kind(value) for kind in (bool, int, float, str) if isinstance(value, kind)), str(value))
+
+
+class HostCopy:
+    """Copies of a state's tensors in host memory that is kept, so that the next copy allocates nothing."""
+
+    def __init__(self):
+        self._kept = {}
+
+    def of(self, state):
+        """`state` with each tensor copied, strides kept; tensors that share their memory share the copy's too."""
+        seen, kept = {}, {}
+
+        def copy(value, path):
+            if isinstance(value, torch.Tensor):
+                source = value.detach()
+                identity = (source.data_ptr(), source.shape, source.stride(), source.dtype)
+                if source.numel() == 0 or identity not in seen:
+                    seen[identity] = kept[path] = self._buffer(path, source).copy_(source)
+                return seen[identity]
+            if isinstance(value, dict):
+                return type(value)((key, copy(item, (*path, key))) for key, item in value.items())
+            if isinstance(value, (list, tuple)):
+                return type(value)(copy(item, (*path, i)) for i, item in enumerate(value))
+            return value
+
+        copied = copy(state, ())
+        self._kept = kept
+        return copied
+
+    def _buffer(self, path, source):
+        buffer = self._kept.get(path)
+        fresh = torch.empty_like(source, device="cpu")
+        if buffer is None:
+            return fresh
+        same = (buffer.shape, buffer.dtype, buffer.stride()) == (fresh.shape, fresh.dtype, fresh.stride())
+        return buffer if same else fresh
+
+
+class Writer:
+    """Writes checkpoints in a thread; the caller waits only while the state is copied.
+
+    An error of the thread surfaces, as SaveError, at the next `write` or at `wait`.
+    """
+
+    def __init__(self):
+        self._copies = HostCopy()
+        self._thread = None
+        self._error = None
+
+    def write(self, state, paths, afterwards=lambda: None):
+        """Write `state` once, under the first of `paths`; the others become links to it, in this order."""
+        self.wait()
+        copied = self._copies.of(plain(state))
+        self._thread = threading.Thread(target=self._run, args=(copied, paths, afterwards), name="checkpoint")
+        self._thread.start()
+
+    def wait(self):
+        """Return when nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _run(self, state, paths, afterwards):
+        try:
+            save(state, paths[0])
+            for path in paths[1:]:
+                link(paths[0], path)
+            afterwards()
+        except SaveError as error:
+            self._error = error
+        except Exception as error:  # nothing may be lost in a thread
+            self._error = SaveError(f"{paths[0]}: could not be saved, linked or tidied: {error!r}")
+
+
+def save(state, path):
+    """Write `state` so that `path` holds either all of it or what was there before."""
+    path = Path(path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w+b") as file:
+            torch.save(state, file)
+            _seal(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
+        temporary.unlink(missing_ok=True)
+        raise SaveError(_why_not_saved(path, error)) from error
+
+
+def _seal(file):
+    """Give the zip that ends here a comment with the SHA-256 of everything before it."""
+    file.seek(-2, os.SEEK_END)
+    file.write(struct.pack("<H", _COMMENT_SIZE))
+    file.seek(0)
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    file.write(_COMMENT + digest.hexdigest().encode())
+
+
+def _why_not_saved(path, error):
+    cause = error if isinstance(error, OSError) else error.__context__
+    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else error
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    return (
+        f"{path.absolute()}: could not be saved: {reason} ({shutil.disk_usage(folder).free:,} bytes free).\n"
+        f"The checkpoint before it is intact. Make room, then continue with -r {path.parent.absolute()}"
+    )
+
+
+def link(existing, path):
+    """Make `path` another name of the file `existing`, replacing what is there; a copy where links don't exist."""
+    temporary = Path(path).with_name(f"{Path(path).name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(existing, temporary)
+    except OSError:
+        shutil.copyfile(existing, temporary)
+    os.replace(temporary, path)
+    temporary.unlink(missing_ok=True)  # replacing a name by another of the same file leaves both
+    _sync_folder(Path(path).parent)
+
+
+def _sync_folder(folder):
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def load(path, warn=lambda line: None):
+    """The content of a checkpoint, its tensors on the CPU.
+
+    warn: told once where the file is sound but carries no checksum. Raises CheckpointError where the file is missing
+    bytes, has others than were written, or holds anything but tensors and plain values.
+    """
+    path = Path(path)
+    try:
+        if not _verify(path):
+            warn(f"{path}: carries no checksum, so flipped bytes in it would go unnoticed.")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # an unpickler's errors are of every kind
+        first = str(error).strip().split("\n")[0]
+        raise CheckpointError(
+            f"{path.absolute()}: not a checkpoint that can be read safely: {first}\nGive another one with -r."
+        ) from error
+    if isinstance(content, dict) and content.get("format", 0) > FORMAT:
+        raise CheckpointError(f"{path.absolute()}: written by a newer version (format {content['format']}).")
+    return content
+
+
+def _verify(path):
+    """Whether the file carries its checksum; CheckpointError where it does not match or the zip is not plain."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        sealed = size - _COMMENT_SIZE
+        file.seek(max(sealed, 0))
+        comment = file.read()
+        if sealed > 0 and comment.startswith(_COMMENT):
+            file.seek(0)
+            digest = hashlib.sha256()
+            while sealed > 0:
+                block = file.read(min(1 << 20, sealed))
+                digest.update(block)
+                sealed -= len(block)
+            if comment != _COMMENT + digest.hexdigest().encode():
+                raise CheckpointError(f"{path.absolute()}: its checksum does not match; the file is damaged.")
+            return True
+        file.seek(max(size - _END_RECORD, 0))
+        if file.read()[:4] != b"PK\x05\x06":
+            raise CheckpointError(f"{path.absolute()}: incomplete, or not a checkpoint.")
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if any(e.compress_type != zipfile.ZIP_STORED for e in entries) or sum(e.file_size for e in entries) > size:
+            raise CheckpointError(f"{path.absolute()}: refused: it has compressed or oversized entries.")
+    return False
+
+
+def unwrapped(model):
+    """The user's own module, whatever wraps it, so that a checkpoint never says 'module.' or '_orig_mod.'."""
+    while True:
+        if isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif "_orig_mod" in model._modules and type(model).__name__ == "OptimizedModule":
+            model = model._modules["_orig_mod"]
+        else:
+            return model
+
+
+def load_weights(model, weights, path):
+    """Put `weights` into the user's own module; what does not fit is a CheckpointError that names tensor and shapes."""
+    module = unwrapped(model)
+    own = module.state_dict()
+    weights = _without_wrapper(weights, own)
+    clashes = [
+        f"layer '{name}' is {tuple(weights[name].shape)} there and {tuple(tensor.shape)} here"
+        for name, tensor in own.items()
+        if name in weights and isinstance(tensor, torch.Tensor) and weights[name].shape != tensor.shape
+    ]
+    missing = [f"layer '{name}' is not in it" for name in own if name not in weights]
+    unexpected = [f"layer '{name}' is only there" for name in weights if name not in own]
+    problems = clashes + missing + unexpected
+    if problems:
+        rest = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        raise CheckpointError(
+            f"{Path(path).absolute()}: does not fit this model: {'; '.join(problems[:3])}{rest}.\n"
+            "Give the arch that it was trained with."
+        )
+    module.load_state_dict(weights)
+
+
+def _without_wrapper(weights, own):
+    """Keys without the prefix that another program's wrapper left; a model's own submodule of that name is kept."""
+    for prefix in ("module.", "_orig_mod."):
+        if weights and all(key.startswith(prefix) for key in weights) and not any(k.startswith(prefix) for k in own):
+            weights = OrderedDict((key[len(prefix) :], value) for key, value in weights.items())
+    return weights

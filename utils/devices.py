@@ -1,0 +1,72 @@
+"""Where a run computes: the device, what is set on it once, and what is moved to it."""
+
+import torch
+
+from utils import processes, seeds
+from utils.errors import ConfigError
+
+
+def start(config):
+    """Join the other processes if there are any, seed everything, set torch's switches; return the torch.device."""
+    device = pick(config.get("device", "auto"), config.get("n_gpu"))
+    processes.join(device.type)
+    if device.type == "cuda" and processes.size() > 1:
+        device = torch.device("cuda", torch.cuda.current_device())
+    if config.get("deterministic"):
+        torch.use_deterministic_algorithms(True)
+    torch.set_float32_matmul_precision(config.get("matmul_precision", "highest"))
+    torch.backends.cudnn.benchmark = bool(config.get("cudnn_benchmark"))
+    seeds.seed_everything(config.get("seed", 0))
+    return device
+
+
+def pick(name="auto", n_gpu=None):
+    """The torch.device of that name; "auto": the accelerator torch finds (CUDA, ROCm, MPS, XPU), else the CPU."""
+    if name == "auto":
+        if n_gpu == 0 or not torch.accelerator.is_available():
+            return torch.device("cpu")
+        return torch.accelerator.current_accelerator()
+    try:
+        torch.empty(0, device=name)
+        return torch.device(name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ConfigError(
+            f"device: '{name}' can't be used here: {reason} Give auto, cpu, or one that torch finds."
+        ) from error
+
+
+def wrap(model, device, parallel="auto", n_gpu=None, compile_with=False, warn=print):
+    """The model as the loop calls it: in DistributedDataParallel, in DataParallel, compiled, or as it is.
+
+    parallel: "auto" | "none" | "data_parallel"; n_gpu > 1 is the older way to say data_parallel. compile_with: true, or
+    the arguments of torch.compile. warn: told once where there are fewer devices than asked for.
+    """
+    if compile_with:
+        model = torch.compile(model, **(compile_with if isinstance(compile_with, dict) else {}))
+    if processes.size() > 1:
+        return processes.wrap(model, device)
+    wanted = n_gpu or torch.cuda.device_count()
+    if parallel == "data_parallel" or (parallel == "auto" and (n_gpu or 0) > 1):
+        there = torch.cuda.device_count()
+        if there < max(wanted, 2):
+            warn(
+                f"data_parallel: {wanted or 'several'} GPUs are asked for, this machine has {there}; training on {device}."
+            )
+        if there > 1:
+            return torch.nn.DataParallel(model, device_ids=list(range(min(wanted, there))))
+    return model
+
+
+def move(batch, device, memory_format=torch.contiguous_format):
+    """Every tensor of a batch on the device; images (4 dimensions, floating point) in the memory format."""
+    if isinstance(batch, torch.Tensor):
+        if batch.dim() == 4 and batch.is_floating_point():
+            return batch.to(device, non_blocking=True, memory_format=memory_format)
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: move(value, device, memory_format) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        moved = [move(value, device, memory_format) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch

@@ -1,0 +1,65 @@
+"""What can go wrong, each with the code that a script leaves with."""
+
+import sys
+
+
+class Failure(Exception):
+    """Something that is told in a few lines and without a traceback; `exit_code` is what the script leaves with."""
+
+    exit_code = 1
+
+
+class ConfigError(Failure, ValueError):
+    """The config or the command line is wrong, or an object could not be built from it."""
+
+    exit_code = 2
+
+
+class CheckpointError(Failure):
+    """A checkpoint is unreadable, does not fit, or is refused."""
+
+    exit_code = 3
+
+
+class Diverged(Failure):
+    """The training loss is no longer a number."""
+
+    exit_code = 4
+
+
+class SaveError(Failure):
+    """A checkpoint could not be written."""
+
+    exit_code = 5
+
+
+class OutOfMemory(Failure):
+    """The device has no memory left for an update."""
+
+    exit_code = 6
+
+
+class Stopped(Failure):
+    """A signal asked for the end; the code is the shell's own, 128 + the signal's number."""
+
+    def __init__(self, signal_number, message="stopped"):
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+def exit_code(main, *args, traceback=False):
+    """Call `main(*args)` and return the code to leave with.
+
+    A Failure is printed on stderr in at most five lines (a list of problems: each on a line of its own), any other
+    exception is the user's code and keeps its traceback. `traceback` lets a Failure keep its own, too.
+    """
+    try:
+        main(*args)
+    except KeyboardInterrupt:
+        return 130
+    except Failure as failure:
+        if traceback:
+            raise
+        print(failure, file=sys.stderr)
+        return failure.exit_code
+    return 0

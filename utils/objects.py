@@ -1,0 +1,121 @@
+"""From a name in a config to the object: a name in its section's module, or else a dotted path."""
+
+import difflib
+import functools
+import importlib
+import inspect
+import types
+
+from utils import trust
+from utils.errors import CheckpointError, ConfigError, Failure
+
+
+def nearest(name, names, count=1):
+    """'Did you mean …? ' with the nearest of `names`, or ''."""
+    close = difflib.get_close_matches(str(name), [str(n) for n in names], n=count, cutoff=0.6)
+    return f"Did you mean '{close[0]}'? " if close else ""
+
+
+def locate(name, home, place, judge=None):
+    """The class or function that `name` stands for.
+
+    home: the section's module, or its dotted path. place: where the name stands, for messages. judge: called with
+    (object, dotted path) before it is used, and with (None, module's name) before a module is imported.
+    """
+    if isinstance(home, str):
+        home = importlib.import_module(home)
+    if hasattr(home, name):
+        found, path = getattr(home, name), f"{home.__name__}.{name}"
+    elif "." in name:
+        found, path = _by_path(name, place, judge), name
+    else:
+        public = [n for n, value in vars(home).items() if callable(value) and not n.startswith("_")]
+        raise ConfigError(
+            f"{place}: no '{name}' in {home.__name__}. {nearest(name, public)}Give a name from there or a dotted path."
+        )
+    if isinstance(found, types.ModuleType) or not callable(found):
+        raise ConfigError(f"{place}: '{name}' is a {type(found).__name__}; a class or a function is wanted here.")
+    if judge is not None:
+        judge(found, path)
+    return found
+
+
+def _by_path(name, place, judge):
+    parts = name.split(".")
+    module, tried = None, ""
+    for i in range(1, len(parts)):
+        tried = ".".join(parts[:i])
+        if judge is not None:
+            judge(None, tried)
+        try:
+            module = importlib.import_module(tried)
+        except ModuleNotFoundError as error:
+            if error.name and not (tried + ".").startswith(error.name + "."):
+                raise ConfigError(
+                    f"{place}: '{tried}' needs the module '{error.name}', which isn't installed."
+                ) from error
+            break
+        except Exception as error:
+            raise ConfigError(f"{place}: importing '{tried}' raised {type(error).__name__}: {error}") from error
+    if module is None:
+        raise ConfigError(
+            f"{place}: there is no module '{parts[0]}' (looked beside the config, in the working directory, in the project "
+            f"and among the installed packages)."
+        )
+    found = module
+    for part in parts[len(module.__name__.split(".")) :]:
+        if not hasattr(found, part):
+            names = [n for n in dir(found) if not n.startswith("_")]
+            raise ConfigError(
+                f"{place}: no '{part}' in '{getattr(found, '__name__', found)}'. {nearest(part, names)}".rstrip()
+            )
+        found = getattr(found, part)
+    return found
+
+
+def check_arguments(found, args, kwargs, place, partly=False):
+    """Raise a ConfigError that names the argument where `found` would not take these; `partly`: more come later."""
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    try:
+        (signature.bind_partial if partly else signature.bind)(*args, **kwargs)
+    except TypeError as error:
+        parameters = signature.parameters.values()
+        accepted = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)][len(args) :]
+        name = getattr(found, "__name__", str(found))
+        unknown = next((key for key in kwargs if key not in accepted), None)
+        where = f"{place}.args" + (f".{unknown}" if unknown else "")
+        hint = nearest(unknown, accepted) if unknown else ""
+        raise ConfigError(f"{where}: {name} {error}. {hint}It accepts {', '.join(accepted) or 'nothing'}.") from error
+
+
+def make(found, args, kwargs, place, call=True):
+    """Construct a class or call a function with the arguments; `call=False`: bind a function to them instead."""
+    bind = not call and not inspect.isclass(found)
+    check_arguments(found, args, kwargs, place, partly=bind)
+    if bind:
+        return functools.partial(found, *args, **kwargs) if args or kwargs else found
+    try:
+        return found(*args, **kwargs)
+    except Failure:
+        raise
+    except Exception as error:
+        name = getattr(found, "__name__", str(found))
+        raise ConfigError(f"{place}: building {name} raised {type(error).__name__}: {error}") from error
+
+
+def refuse_strangers(place, folders):
+    """A `judge` for `locate` that lets a checkpoint's config name only what is safe (see utils.trust)."""
+
+    def judge(found, path):
+        if found is None and trust.may_import(path):
+            return
+        if found is None or not trust.is_allowed(found, path, folders):
+            raise CheckpointError(
+                f"{place}: the checkpoint's config names '{path}', which a checkpoint may not run.\n"
+                "If you know where it comes from, give the config yourself with -c FILE, or add --trust."
+            )
+
+    return judge

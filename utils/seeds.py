@@ -1,0 +1,97 @@
+"""Random numbers: one place where the three generators (torch, numpy, random) are seeded, kept and put back.
+
+An example's seed is splitmix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators") of
+the run's seed, the pass over the data and the example's position in it, so that what an example's transform draws
+depends on nothing else.
+"""
+
+import random
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def seed_everything(seed):
+    """Seed torch (every device), numpy and random."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def splitmix64(values):
+    """The splitmix64 output of each state in `values`, a uint64 array; a bijection, so that distinct stay distinct."""
+    mixed = values + _GOLDEN
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def example_seeds(seed, epoch, count, first=0):
+    """(count,) uint64: the seeds of the examples at positions `first`, first + 1, … of a pass."""
+    origin = splitmix64(splitmix64(np.array([seed % 2**64], np.uint64)) + np.uint64(epoch))
+    return splitmix64(origin + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN)
+
+
+def set_host(seed):
+    """Set the generators that transforms draw from, for one example; torch.manual_seed costs ten times as much."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+
+
+@contextmanager
+def untouched(devices=False):
+    """Whatever the block draws, the generators stand afterwards where they stood before.
+
+    devices: also those of the accelerators, which only a model draws from.
+    """
+    before = state() if devices else (torch.default_generator.get_state(), np.random.get_state(), random.getstate())
+    try:
+        yield
+    finally:
+        if devices:
+            set_state(before)
+        else:
+            torch.default_generator.set_state(before[0])
+            np.random.set_state(before[1])
+            random.setstate(before[2])
+
+
+@contextmanager
+def drawn_from(seed, epoch):
+    """The block draws what (seed, epoch) says; the generators are put back afterwards."""
+    with untouched():
+        set_host(int(example_seeds(seed, epoch, 1)[0]))
+        yield
+
+
+def state():
+    """Where every generator stands, in plain values and tensors."""
+    kind, keys, position, has_gauss, cached = np.random.get_state()
+    version, internal, gauss = random.getstate()
+    accelerators = []
+    if torch.accelerator.is_available():
+        module = torch.get_device_module()
+        accelerators = [module.get_rng_state(i) for i in range(torch.accelerator.device_count())]
+    return {
+        "torch": torch.get_rng_state(),
+        "accelerators": accelerators,
+        "numpy": [kind, keys.tolist(), int(position), int(has_gauss), float(cached)],
+        "python": [version, list(internal), gauss],
+    }
+
+
+def set_state(saved):
+    """Put the generators back where `state()` found them; a run that moved to fewer accelerators takes the first."""
+    torch.set_rng_state(saved["torch"])
+    kind, keys, position, has_gauss, cached = saved["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
+    version, internal, gauss = saved["python"]
+    random.setstate((version, tuple(internal), gauss))
+    if torch.accelerator.is_available():
+        module = torch.get_device_module()
+        for i, kept in enumerate(saved["accelerators"][: torch.accelerator.device_count()]):
+            module.set_rng_state(kept, i)

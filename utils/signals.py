@@ -1,0 +1,52 @@
+"""SIGINT and SIGTERM as a flag that is looked at between updates; a second SIGINT leaves at once."""
+
+import signal
+import threading
+from contextlib import contextmanager
+
+from utils.errors import Stopped
+
+_NAMES = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
+_received: list[int] = []
+
+
+@contextmanager
+def watched():
+    """Within the block the two signals only set a flag; the handlers are put back afterwards.
+
+    Outside the main thread, where Python allows no handlers, signals act as ever.
+    """
+    _received.clear()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _receive) for number in _NAMES}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _received.clear()
+
+
+def _receive(number, frame):
+    if number == signal.SIGINT and signal.SIGINT in _received:
+        raise KeyboardInterrupt
+    _received.append(number)
+
+
+def check():
+    """Raise Stopped where a signal asked for the end."""
+    if _received:
+        raise Stopped(_received[0], f"Stopped by {_NAMES[_received[0]]}.")
+
+
+def check_together(meet):
+    """The same for all processes at once: with several, they ask each other where `meet` says so, and leave together."""
+    from utils import processes
+
+    if processes.size() > 1 and meet and processes.any_of_all(bool(_received)) and not _received:
+        _received.append(signal.SIGTERM)
+        check()
+    if processes.size() == 1 or meet:
+        check()

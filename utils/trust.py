@@ -1,0 +1,63 @@
+"""Which objects a checkpoint's own config may name. A config that you give with -c is yours and is not judged here.
+
+An object is judged by where it is *defined*, not by the path written, so that a path through a harmless module does not
+reach a harmful function.
+"""
+
+import functools
+import inspect
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NEVER = {"utils", "base", "logger", "extras", "parse_config", "tests", "benchmarks"}
+OURS = {"model", "data_loader", "trainer"}
+ANY_OF = ("torch.nn", "torch.optim", "torchvision.models", "torchvision.transforms", "torchvision.ops", "torchmetrics")
+CLASSES_OF = ("torch.utils.data", "torchvision.datasets")
+NOT_OF = ("torch.utils.data.datapipes",)
+BASES = ("torch.nn.Module", "torch.optim.Optimizer", "torch.optim.lr_scheduler.LRScheduler", "torch.utils.data.Sampler")
+
+
+def may_import(name):
+    """Whether a module of this dotted name may be imported to look for an object: neither Python's own nor our tools."""
+    top = name.partition(".")[0]
+    return top not in sys.stdlib_module_names and top not in NEVER and not (ROOT / f"{top}.py").exists()
+
+
+def is_allowed(found, path, folders):
+    """Whether a checkpoint's config may use `found`, which it named by the dotted `path`.
+
+    folders: the user's import folders; what is defined in a file there is the user's own.
+    """
+    module = getattr(found, "__module__", None) or ""
+    if path.rpartition(".")[0] == "torch.nn.functional" and inspect.isbuiltin(found) and _within(module, ("torch._C",)):
+        return True
+    if not (inspect.isclass(found) or inspect.isroutine(found)):
+        return False
+    top = module.partition(".")[0]
+    if not may_import(module):
+        return False
+    if top in OURS or _is_in_a_users_file(module, folders):
+        return True
+    if _within(module, NOT_OF):
+        return False
+    if _within(module, ANY_OF) or (inspect.isclass(found) and _within(module, CLASSES_OF)):
+        return True
+    return inspect.isclass(found) and issubclass(found, _bases())
+
+
+def _within(module, packages):
+    return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+def _is_in_a_users_file(module, folders):
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or {"site-packages", "dist-packages"} & set(Path(file).parts):
+        return False
+    return any(Path(file).resolve().is_relative_to(Path(folder).resolve()) for folder in folders)
+
+
+def _bases():
+    import torch
+
+    return tuple(functools.reduce(getattr, name.split(".")[1:], torch) for name in BASES)

@@ -1,0 +1,123 @@
+"""Small things that projects of this lineage import: JSON files, an endless loader, a device, a table of means."""
+
+import json
+from collections import OrderedDict
+from pathlib import Path
+
+
+def ensure_dir(dirname):
+    Path(dirname).mkdir(parents=True, exist_ok=True)
+
+
+def read_json(fname):
+    """The file's content, its objects as OrderedDict."""
+    with open(fname, encoding="utf-8-sig") as file:
+        return json.load(file, object_hook=OrderedDict)
+
+
+def write_json(content, fname):
+    with open(fname, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=4, ensure_ascii=False)
+        file.write("\n")
+
+
+class inf_loop:  # noqa: N801 (the name that projects import)
+    """A loader's batches without end, pass after pass; `state_dict` says where it stands.
+
+    Restoring moves to the position without loading what lies before it where the loader can (a BaseDataLoader),
+    else by reading over it.
+    """
+
+    def __init__(self, data_loader):
+        self.data_loader = data_loader
+        self.passes = 1
+        self.batches = 0  # handed out in this pass
+        self._source = None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._source is None:
+            self._source = self._open()
+        for batch in self._source:
+            self.batches += 1
+            return batch
+        if self.batches == 0:
+            raise ValueError("inf_loop: the data loader gave no batch, so an endless loop over it would never return.")
+        self.passes, self.batches, self._source = self.passes + 1, 0, None
+        return next(self)
+
+    def _open(self):
+        if hasattr(self.data_loader, "batches_of"):
+            return self.data_loader.batches_of(self.passes, self.batches)
+        source = iter(self.data_loader)
+        for _ in range(self.batches):
+            next(source)
+        return source
+
+    def state_dict(self):
+        return {"passes": self.passes, "batches": self.batches}
+
+    def load_state_dict(self, state):
+        self.passes, self.batches, self._source = state["passes"], state["batches"], None
+
+
+def prepare_device(n_gpu_use):
+    """The device to train on and the indices to give to DataParallel: (torch.device, list of int).
+
+    Asking for more GPUs than there are is told and takes those that are there.
+    """
+    import warnings
+
+    import torch
+
+    available = torch.cuda.device_count()
+    if n_gpu_use > available:
+        warnings.warn(f"n_gpu is {n_gpu_use}, but this machine has {available} GPUs; taking {available}.", stacklevel=2)
+        n_gpu_use = available
+    return torch.device("cuda:0" if n_gpu_use > 0 else "cpu"), list(range(n_gpu_use))
+
+
+class MetricTracker:
+    """Means of named values, weighted by the `n` that each was measured on.
+
+    A value may be a number or a tensor of one element; tensors are summed where they are and read when a mean is
+    asked for. With a `writer`, each update also goes there under its key.
+    """
+
+    def __init__(self, *keys, writer=None):
+        self.writer = writer
+        self._sums = dict.fromkeys(keys, 0.0)
+        self._counts = dict.fromkeys(keys, 0)
+
+    def reset(self):
+        for key in self._sums:
+            self._sums[key], self._counts[key] = 0.0, 0
+
+    def update(self, key, value, n=1):
+        if self.writer is not None:
+            self.writer.add_scalar(key, value)
+        if hasattr(value, "detach"):
+            value = value.detach()
+        self._sums[key] = self._sums.get(key, 0.0) + value * n
+        self._counts[key] = self._counts.get(key, 0) + n
+
+    def avg(self, key):
+        """The mean so far, a Python float; 0.0 before the first update."""
+        return float(self._sums[key]) / max(self._counts[key], 1)
+
+    def result(self):
+        return {key: self.avg(key) for key in self._sums}
+
+    def keys(self):
+        return self._sums.keys()
+
+    def __contains__(self, key):
+        return key in self._sums
+
+    def state_dict(self):
+        return {"sums": {key: float(value) for key, value in self._sums.items()}, "counts": dict(self._counts)}
+
+    def load_state_dict(self, state):
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
