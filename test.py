@@ -108,7 +108,7 @@ def parser():
 def run():
     """The whole command; what it raises, `exit_code` tells."""
     made = parser()
-    main(ConfigParser.from_args(made), made.parse_args().split)
+    main(ConfigParser.from_args(made), made.parse_intermixed_args().split)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import inspect
 import itertools
 import json
 import signal
-from typing import Any, Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch

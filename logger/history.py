@@ -35,3 +35,16 @@ class History:
 
 def _finite(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def line_of(log, epochs):
+    """An epoch's numbers in one line that aligns with the next epoch's."""
+    words = [f"epoch {log['epoch']:>{len(str(epochs))}}"]
+    for name, value in log.items():
+        if name == "seconds":
+            words.append(f"{value:.1f} s")
+        elif name == "samples_per_second":
+            words.append(f"{value:,.0f} samples/s")
+        elif name not in ("epoch", "step", "partial", "data_wait"):
+            words.append(f"{name} {value:<8.4g}" if isinstance(value, float) else f"{name} {value}")
+    return "  ".join(words)

@@ -11,7 +11,7 @@ from base import BaseDataLoader, BaseTrainer
 from base.base_trainer import EndOfRun
 from trainer.evaluate import evaluate
 from trainer.stepper import Stepper
-from utils import checkpoint, devices, processes, seeds, signals
+from utils import devices, processes, seeds, signals
 from utils.description import near
 from utils.errors import ConfigError
 from utils.metrics import Metrics
@@ -23,6 +23,8 @@ class Trainer(BaseTrainer):
     criterion: (output, target) → mean over the batch's examples, or (sum, count). metric_ftns: see utils.metrics.Metrics.
     data_loader, valid_data_loader: BaseDataLoader; the second may be {name: loader} or None. len_epoch: batches in an epoch.
     """
+
+    COUNTERS = (*BaseTrainer.COUNTERS, "cursor", "validated", "logged")
 
     def __init__(
         self,
@@ -61,9 +63,9 @@ class Trainer(BaseTrainer):
             name: Metrics(metric_ftns, f"val_{name}_" if name else "val_", device) for name in self._validation_sets()
         }
         self.position = 0
-        self._cursor = [1, 0]  # the pass over the data, and the batches of it that are done
-        self._validated = [0, {}]  # the step of the last validation, and its numbers
-        self._logged = [0.0, 0.0]  # the loss's sum and count when training values were last logged
+        self.cursor = [1, 0]  # the pass over the data, and the batches of it that are done
+        self.validated = [0, {}]  # the step of the last validation, and its numbers
+        self.logged = [0.0, 0.0]  # the loss's sum and count when training values were last logged
         self._waited, self._examples = 0.0, 0  # seconds the epoch waited for data, examples it has trained on
         self._check_parts()
 
@@ -87,9 +89,11 @@ class Trainer(BaseTrainer):
         self._check_loss()
         if self._validation_sets() and epoch % self.settings["valid_period"] == 0:
             log |= self._valid_epoch(epoch)
-        log["lr"] = self.stepper.learning_rates()[0]
-        log["samples_per_second"] = round(self._examples / seconds, 1)
-        log["data_wait"] = round(self._waited / seconds, 4)
+        log |= {
+            "lr": self.stepper.learning_rates()[0],
+            "samples_per_second": round(self._examples / seconds, 1),
+            "data_wait": round(self._waited / seconds, 4),
+        }
         self.stepper.end_epoch(log.get(self.mnt_metric))
         self.train_metrics.reset()
         return log
@@ -98,7 +102,7 @@ class Trainer(BaseTrainer):
         """Yield the epoch's batches on the device; plan each update before it, do what falls due after it."""
         if self.position == 0:
             self.train_metrics.reset()
-            self._logged = [0.0, 0.0]
+            self.logged = [0.0, 0.0]
         self._waited, self._examples = 0.0, 0
         self._after_update(epoch)
         row = self._row(epoch)
@@ -111,7 +115,7 @@ class Trainer(BaseTrainer):
                     yield self._load(planned)
                 self.step += 1
                 self.position += len(window)
-                self._cursor = window[-1][1]
+                self.cursor = window[-1][1]
                 self._examples += total
                 bar.update(len(window))
                 if self.step % self.settings["log_step"] == 0:
@@ -124,9 +128,9 @@ class Trainer(BaseTrainer):
         An epoch is one pass over the data, or with len_epoch so many batches of an endless row of passes.
         """
         if self.len_epoch is None and self.position == 0:
-            self._cursor = [epoch, 0]
+            self.cursor = [epoch, 0]
         left = math.inf if self.len_epoch is None else self.len_epoch - self.position
-        number, done = self._cursor
+        number, done = self.cursor
         while left > 0:
             for planned in self.data_loader.planned(number, done):
                 done, left = done + 1, left - 1
@@ -150,9 +154,9 @@ class Trainer(BaseTrainer):
     def _after_update(self, epoch):
         """Between two updates: validate, save, or leave, where it is due; in this order, so that a save has it behind it."""
         settings, step, inside = self.settings, self.step, self.position and not self._epoch_is_over()
-        if inside and settings["valid_steps"] and step % settings["valid_steps"] == 0 and self._validated[0] != step:
+        if inside and settings["valid_steps"] and step % settings["valid_steps"] == 0 and self.validated[0] != step:
             self._validate_inside(epoch)
-        if inside and settings["save_steps"] and step % settings["save_steps"] == 0 and self._saved_step != step:
+        if inside and settings["save_steps"] and step % settings["save_steps"] == 0 and self.saved_step != step:
             self._save_position()
         signals.check_together(step % settings["log_step"] == 0)
         if inside and self._finished():
@@ -166,7 +170,7 @@ class Trainer(BaseTrainer):
 
     def _valid_epoch(self, epoch):
         """{name: number} of every validation set; once a step."""
-        if self._validated[0] != self.step:
+        if self.validated[0] != self.step:
             numbers = {}
             with seeds.untouched(devices=True):
                 for name, loader in self._validation_sets().items():
@@ -181,23 +185,21 @@ class Trainer(BaseTrainer):
                         autocast=self.stepper.autocast(),
                         epoch=epoch,
                     )
-            self._validated = [self.step, numbers]
-        return dict(self._validated[1])
+            self.validated = [self.step, numbers]
+        return dict(self.validated[1])
 
     def _validate_inside(self, epoch):
         """A validation between two updates counts as any other: for the best, the patience and the log."""
         self._check_loss()
         log = {"epoch": epoch, "step": self.step, **self._valid_epoch(epoch)}
         improved = self.mnt_metric in log and self._judge(log)
-        if improved:
-            self.best_log = dict(log)
         self._report(log, "best so far" if improved else "")
         if improved:
             self._save(["model_best.pth", "latest.pth"])
 
     def _measure_so_far(self):
-        log = self.train_metrics.result()
-        return log | self._valid_epoch(self.epoch + 1) | {"lr": self.stepper.learning_rates()[0]}
+        log = super()._measure_so_far() | self.train_metrics.result() | self._valid_epoch(self.epoch + 1)
+        return log | {"lr": self.stepper.learning_rates()[0]}
 
     def _validation_sets(self):
         """{name: loader}; one without a name is called ''."""
@@ -207,8 +209,8 @@ class Trainer(BaseTrainer):
     def _log_step(self, epoch, bar):
         """The training values since the last time; the loop's only wait for the device."""
         total, count = self.train_metrics.loss_so_far()
-        loss = (total - self._logged[0]) / max(count - self._logged[1], 1)
-        self._logged = [total, count]
+        loss = (total - self.logged[0]) / max(count - self.logged[1], 1)
+        self.logged = [total, count]
         self._check_loss()
         numbers = {"loss": loss} | {f"lr_{i}": lr for i, lr in enumerate(self.stepper.learning_rates())}
         self.writer.numbers({f"step/{name}": value for name, value in numbers.items()}, self.step)
@@ -232,18 +234,6 @@ class Trainer(BaseTrainer):
 
     def _evaluated(self):
         return self.stepper.evaluated
-
-    def _restore_evaluated(self, content):
-        if self._evaluated() is not self.model:
-            checkpoint.load_weights(self._evaluated(), content["state_dict"], self.config.resume)
-
-    def _position(self):
-        return {"batches": self.position, "cursor": self._cursor, "validated": self._validated, "logged": self._logged}
-
-    def _restore_position(self, position):
-        self.position = position["batches"]
-        self._cursor, self._validated, self._logged = (position["cursor"], position["validated"], position["logged"])
-        self._saved_step = self.step
 
     def _check_parts(self):
         """ConfigError for parts that do not go together."""

@@ -1,6 +1,7 @@
 """Every key that a config may have, once: the check, the defaults and the README's table come from here."""
 
 import difflib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from utils.errors import ConfigError
@@ -19,37 +20,26 @@ class Key(NamedTuple):
     choices: tuple[str, ...] = ()
 
 
-KINDS = {
-    "text": lambda value: isinstance(value, str),
-    "whole": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
-    "switch": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-    "args": lambda value: isinstance(value, dict),
-    "object": lambda value: isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("type"), str)),
-    "objects": lambda value: (
-        isinstance(value, dict) and "type" not in value and all(map(KINDS["object"], value.values()))
+def _is_object(value):
+    return isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("type"), str))
+
+
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, whether a value is one
+    "text": ("text", lambda value: isinstance(value, str)),
+    "whole": ("a whole number", lambda value: type(value) is int),
+    "number": ("a number", lambda value: type(value) in (int, float)),
+    "switch": ("true or false", lambda value: isinstance(value, bool)),
+    "null": ("null", lambda value: value is None),
+    "args": ("{argument: value}", lambda value: isinstance(value, dict)),
+    "object": ('a name or {"type": name, "args": {}}', _is_object),
+    "objects": (
+        "{name: object}",
+        lambda v: isinstance(v, dict) and "type" not in v and all(map(_is_object, v.values())),
     ),
-    "list": lambda value: isinstance(value, list) and all(map(KINDS["object"], value)),
-    "anything": lambda value: True,
+    "list": ("a list of objects", lambda value: isinstance(value, list) and all(map(_is_object, value))),
+    "anything": ("anything", lambda value: True),
 }
-SAID = {
-    "text": "text",
-    "whole": "a whole number",
-    "number": "a number",
-    "switch": "true or false",
-    "null": "null",
-    "args": "{argument: value}",
-    "object": 'a name or {"type": name, "args": {}}',
-    "objects": "{name: object}",
-    "list": "a list of objects",
-    "anything": "anything",
-}
-INSIDE = {  # what an object of a section may hold beside type and args
-    "lr_scheduler": ("interval",),
-    "metrics": ("name",),
-    "optimizer": ("params",),
-}
+INSIDE = {"lr_scheduler": ("interval",), "metrics": ("name",), "optimizer": ("params",)}  # beside type and args
 
 KEYS = (
     Key("name", "text", REQUIRED, "the experiment's name; runs go to `save_dir/name/run_id/`"),
@@ -98,7 +88,8 @@ PATHS = {key.path: key for key in KEYS}
 
 
 def near(name, names):
-    close = difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.6)
+    """ "Did you mean …? " with the nearest of `names`, or nothing."""
+    close = difflib.get_close_matches(str(name), [str(other) for other in names], n=1, cutoff=0.6)
     return f"Did you mean '{close[0]}'? " if close else ""
 
 
@@ -110,18 +101,11 @@ def names_in(section=""):
 
 def problems(config):
     """What is wrong with a config by itself, a line each, without looking at any object."""
-    found = []
-    for name in config:
-        if name not in names_in():
-            found.append(f"{name}: unknown. {near(name, names_in())}Keys of your own go into 'extra'.")
     trainer = config.get("trainer", {})
     if not isinstance(trainer, dict):
-        return [*found, f"trainer: {trainer!r} where {{key: value}} is wanted."]
-    for name in trainer:
-        if name not in names_in("trainer"):
-            found.append(
-                f"trainer.{name}: unknown. {near(name, names_in('trainer'))}It accepts {', '.join(names_in('trainer'))}."
-            )
+        return [f"trainer: {trainer!r} where {{key: value}} is wanted."]
+    found = _unknown("", config, names_in(), "Keys of your own go into 'extra'.")
+    found += _unknown("trainer.", trainer, names_in("trainer"))
     for key in KEYS:
         section, _, name = key.path.rpartition(".")
         holder = trainer if section else config
@@ -134,39 +118,30 @@ def problems(config):
     return found
 
 
+def _unknown(prefix, holder, accepted, otherwise=""):
+    otherwise = otherwise or f"It accepts {', '.join(accepted)}."
+    return [f"{prefix}{name}: unknown. {near(name, accepted)}{otherwise}" for name in holder if name not in accepted]
+
+
 def _problems_of(key, value):
     kinds = key.kinds.split()
-    if not any(KINDS[kind](value) for kind in kinds):
-        return [f"{key.path}: {value!r} where {' or '.join(SAID[kind] for kind in kinds)} is wanted."]
+    if not any(KINDS[kind][1](value) for kind in kinds):
+        return [f"{key.path}: {value!r} where {' or '.join(KINDS[kind][0] for kind in kinds)} is wanted."]
     if key.choices and value not in key.choices:
         return [f"{key.path}: no '{value}'. {near(value, key.choices)}It is one of {', '.join(key.choices)}."]
     if key.least is not None and value is not None and value < key.least:
         return [f"{key.path}: {value} is too small; the least is {key.least}."]
-    if (
-        key.path == "trainer.monitor"
-        and value != "off"
-        and (len(value.split()) != 2 or value.split()[0] not in ("min", "max"))
-    ):
+    if key.path == "trainer.monitor" and value != "off" and [*value.split(), ""][0] not in ("min", "max"):
         return [f"{key.path}: '{value}'. Say 'min' or 'max' and a number's name, as in 'min val_loss', or 'off'."]
-    if not {"object", "objects", "list"} & set(kinds):
-        return []
-    return _problems_inside(key.path, value)
+    return _problems_inside(key.path, value) if {"object", "objects", "list"} & set(kinds) else []
 
 
 def _problems_inside(path, value):
-    """Words beside type, args and what the section allows."""
-    if isinstance(value, list):
-        return [line for i, item in enumerate(value) for line in _problems_inside(f"{path}.{i}", item)]
-    if not isinstance(value, dict):
-        return []
-    if "type" not in value:
-        return [line for name, item in value.items() for line in _problems_inside(f"{path}.{name}", item)]
-    accepted = ("type", "args", *INSIDE.get(path.partition(".")[0], ()))
-    found = [
-        f"{path}.{name}: unknown. {near(name, accepted)}It accepts {', '.join(accepted)}."
-        for name in value
-        if name not in accepted
-    ]
+    """What is wrong with the words of an object, or of each in a list or dict of them."""
+    if not isinstance(value, dict) or "type" not in value:
+        items = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+        return [line for name, item in items for line in _problems_inside(f"{path}.{name}", item)]
+    found = _unknown(f"{path}.", value, ("type", "args", *INSIDE.get(path.partition(".")[0], ())))
     if not isinstance(value.get("args", {}), dict):
         found.append(f"{path}.args: {value['args']!r} where {{argument: value}} is wanted.")
     if value.get("interval", "epoch") not in ("epoch", "step"):
@@ -191,60 +166,39 @@ def trainer_defaults():
 
 def set_value(config, path, value, source="command line"):
     """Set the key at a dotted path: one that is there, one of this description, or an argument of an object."""
-    names = path.split(".")
+    *above, last = path.split(".")
     holder = config
-    for i, name in enumerate(names[:-1]):
-        here = ".".join(names[: i + 1])
-        holder = _child(holder, name, here, source)
-        if isinstance(holder, str) and names[i + 1] in ("type", "args"):  # a bare name grows into an object
-            holder = _put(config, names[: i + 1], {"type": holder, "args": {}})
-    if isinstance(holder, list):
-        _child(holder, names[-1], path, source)
-        holder[int(names[-1])] = value
-        return
-    if not isinstance(holder, dict):
-        raise ConfigError(f"{source}: {path}: '{'.'.join(names[:-1])}' is {holder!r}, which has no keys.")
-    inside = (
-        names[0] in names_in() and names[0] != "trainer" and names[-1] in ("type", "args", *INSIDE.get(names[0], ()))
-    )
-    free = "args" in names[:-1] or names[0] == "extra" or inside
-    if names[-1] not in holder and path not in PATHS and not free:
-        known = dict.fromkeys([*holder, *names_in(".".join(names[:-1]))])
-        raise ConfigError(f"{source}: {path}: there is no such key. {near(names[-1], known)}It has {', '.join(known)}.")
-    holder[names[-1]] = value
+    for i, name in enumerate(above):
+        here = ".".join(above[: i + 1])
+        if isinstance(holder, dict) and (name == "args" or here == "trainer"):
+            holder.setdefault(name, {})
+        index = _index(holder, name, here, source)
+        if isinstance(holder[index], str) and [*above, last][i + 1] in ("type", "args"):
+            holder[index] = {"type": holder[index], "args": {}}  # a bare name grows into an object
+        holder = holder[index]
+    takes_words = above and above[0] in names_in() and last in ("type", "args", *INSIDE.get(above[0], ()))
+    if isinstance(holder, dict) and (path in PATHS or "args" in above or path.startswith("extra") or takes_words):
+        holder[last] = value
+    else:
+        holder[_index(holder, last, path, source)] = value
 
 
-def _child(holder, name, path, source):
+def _index(holder, name, path, source):
+    """Where `name` is in a list or dict; ConfigError with what is there if it is not."""
     if isinstance(holder, list):
         if not name.isdecimal() or int(name) >= len(holder):
             raise ConfigError(f"{source}: {path}: the list has {len(holder)} items, counted from 0.")
-        return holder[int(name)]
-    if isinstance(holder, dict):
-        if name not in holder and (name == "args" or path == "trainer"):
-            holder[name] = {}
-        if name in holder:
-            return holder[name]
+        return int(name)
     known = dict.fromkeys([*(holder if isinstance(holder, dict) else ()), *names_in(path.rpartition(".")[0])])
-    raise ConfigError(
-        f"{source}: {path}: there is no such key. {near(name, known)}It has {', '.join(known) or 'none'}."
-    )
-
-
-def _put(config, names, value):
-    holder = config
-    for name in names[:-1]:
-        holder = holder[int(name)] if isinstance(holder, list) else holder[name]
-    holder[int(names[-1]) if isinstance(holder, list) else names[-1]] = value
-    return value
+    if not isinstance(holder, dict) or name not in holder:
+        raise ConfigError(f"{source}: {path}: no such key. {near(name, known)}There is {', '.join(known) or 'none'}.")
+    return name
 
 
 def differences(before, after, path=""):
     """[(dotted path, before, after)] of the values that are not equal; None where one has no such key."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        names = dict.fromkeys([*before, *after])
-        return [
-            found
-            for name in names
-            for found in differences(before.get(name), after.get(name), f"{path}.{name}" if path else str(name))
-        ]
-    return [] if before == after else [(path, before, after)]
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return [] if before == after else [(path, before, after)]
+    names = dict.fromkeys([*before, *after])
+    pairs = [(f"{path}.{name}".lstrip("."), before.get(name), after.get(name)) for name in names]
+    return [found for inner, was, now in pairs for found in differences(was, now, inner)]

@@ -1,19 +1,13 @@
 """From a name in a config to the object: a name in its section's module, or else a dotted path."""
 
-import difflib
 import functools
 import importlib
 import inspect
 import types
 
 from utils import trust
+from utils.description import near
 from utils.errors import CheckpointError, ConfigError, Failure
-
-
-def nearest(name, names, count=1):
-    """'Did you mean …? ' with the nearest of `names`, or ''."""
-    close = difflib.get_close_matches(str(name), [str(n) for n in names], n=count, cutoff=0.6)
-    return f"Did you mean '{close[0]}'? " if close else ""
 
 
 def locate(name, home, place, judge=None):
@@ -31,7 +25,7 @@ def locate(name, home, place, judge=None):
     else:
         public = [n for n, value in vars(home).items() if callable(value) and not n.startswith("_")]
         raise ConfigError(
-            f"{place}: no '{name}' in {home.__name__}. {nearest(name, public)}Give a name from there or a dotted path."
+            f"{place}: no '{name}' in {home.__name__}. {near(name, public)}Give a name from there or a dotted path."
         )
     if isinstance(found, types.ModuleType) or not callable(found):
         raise ConfigError(f"{place}: '{name}' is a {type(found).__name__}; a class or a function is wanted here.")
@@ -67,7 +61,7 @@ def _by_path(name, place, judge):
         if not hasattr(found, part):
             names = [n for n in dir(found) if not n.startswith("_")]
             raise ConfigError(
-                f"{place}: no '{part}' in '{getattr(found, '__name__', found)}'. {nearest(part, names)}".rstrip()
+                f"{place}: no '{part}' in '{getattr(found, '__name__', found)}'. {near(part, names)}".rstrip()
             )
         found = getattr(found, part)
     return found
@@ -82,13 +76,13 @@ def check_arguments(found, args, kwargs, place, partly=False):
     try:
         (signature.bind_partial if partly else signature.bind)(*args, **kwargs)
     except TypeError as error:
-        parameters = signature.parameters.values()
-        accepted = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)][len(args) :]
-        name = getattr(found, "__name__", str(found))
+        named = [p.name for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        accepted = named[len(args) :]
         unknown = next((key for key in kwargs if key not in accepted), None)
-        where = f"{place}.args" + (f".{unknown}" if unknown else "")
-        hint = nearest(unknown, accepted) if unknown else ""
-        raise ConfigError(f"{where}: {name} {error}. {hint}It accepts {', '.join(accepted) or 'nothing'}.") from error
+        where = f"{place}.args.{unknown}" if unknown else f"{place}.args"
+        raise ConfigError(
+            f"{where}: {found.__name__} {error}. {near(unknown, accepted)}It accepts {', '.join(accepted) or 'nothing'}."
+        ) from error
 
 
 def make(found, args, kwargs, place, call=True):

@@ -58,23 +58,63 @@ def kept_checkpoints(folder):
     return sorted(found)
 
 
-def newest_checkpoint(folder, load, warn):
-    """(path, content) of a run's newest sound checkpoint; None where it holds none at all.
+def newest_checkpoint(folder, warn):
+    """(path, content) of a run's newest sound checkpoint, (None, {}) where it holds none at all.
 
     An unsound one is named with `warn` and passed over; CheckpointError where all are.
     """
+    from utils import checkpoint
+
     refused = []
     for path in checkpoints(folder):
         try:
-            return path, load(path)
+            return path, checkpoint.load(path, warn)
         except CheckpointError as error:
-            refused.append(str(error))
-            warn(str(error).split("\n")[0])
+            refused.append(str(error).split("\n")[0])
+            warn(refused[-1])
     if refused:
-        raise CheckpointError(
-            f"{Path(folder).absolute()}: none of its checkpoints can be read:\n" + "\n".join(refused[:4])
-        )
-    return None
+        raise CheckpointError("\n".join([f"{Path(folder).absolute()}: no checkpoint can be read:", *refused[:4]]))
+    return None, {}
+
+
+def find_checkpoint(resume, runs_dir, run_id, warn):
+    """(path, content) of what -r asks for: a file, a run's folder, "latest" or "auto"; (None, {}): nothing to resume.
+
+    runs_dir: where the runs of this name are. Runs that another process trains are passed over.
+    """
+    if isinstance(resume, Path) and not resume.is_dir():
+        if not resume.exists():
+            raise ConfigError(f"-r {resume}: there is no such checkpoint.")
+        from utils import checkpoint
+
+        return resume, checkpoint.load(resume, warn)
+    folders = [runs_dir / run_id] if run_id else [resume] if isinstance(resume, Path) else newest_first(runs_dir)
+    for folder in folders:
+        if is_locked(folder):
+            warn(f"{folder} is being trained by another process; passed over.")
+            continue
+        path, content = newest_checkpoint(folder, warn)
+        if path is not None and not (resume == "auto" and not run_id and content.get("finished")):
+            return path, content
+    if resume != "auto":
+        raise ConfigError(f"-r {resume}: there is no checkpoint in {runs_dir if resume == 'latest' else resume}.")
+    return None, {}
+
+
+def is_newest(path, content):
+    """Whether a checkpoint, with this content, is the newest of its run; from an older one a new run branches off."""
+    latest = path.with_name("latest.pth")
+    if content is None or not latest.exists() or latest.samefile(path):
+        return True
+    _, newest = newest_checkpoint(path.parent, lambda line: None)
+    return newest.get("step", 0) <= content.get("step", 0)
+
+
+def config_folders(folder, known):
+    """The folders that a run's user modules came from, as far as they are among the `known` ones."""
+    path = Path(folder) / "environment.json"
+    noted = json.loads(path.read_text(encoding="utf-8")).get("config_folders", []) if path.exists() else []
+    return [Path(name) for name in noted if name in known]
 
 
 def lock(folder):
@@ -155,16 +195,3 @@ def _git(*arguments):
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
-
-
-def remember_folder(folder):
-    """Note that a config in this folder was given with -c here: a resume may import the user's modules from it again."""
-    noted = known_folders()
-    if str(folder) not in noted:
-        with open(ROOT / ".config_folders", "a", encoding="utf-8") as file:
-            file.write(f"{folder}\n")
-
-
-def known_folders():
-    path = ROOT / ".config_folders"
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []

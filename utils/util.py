@@ -21,7 +21,7 @@ def write_json(content, fname):
         file.write("\n")
 
 
-class inf_loop:  # noqa: N801 (the name that projects import)
+class inf_loop:
     """A loader's batches without end, pass after pass; `state_dict` says where it stands.
 
     Restoring moves to the position without loading what lies before it where the loader can (a BaseDataLoader),

@@ -1,0 +1,209 @@
+"""What a checkpoint's own config may name, judged by where an object is defined."""
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch.nn.functional as F
+
+from utils import objects
+from utils.errors import CheckpointError, ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = types.ModuleType("home")  # a section's module that holds nothing
+
+
+def find(name, home=HOME, folders=(ROOT,)):
+    """What a checkpoint's config gets for `name`."""
+    return objects.locate(name, home, "arch.type", objects.refuse_strangers("arch", folders))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch.nn.Linear",
+        "torch.nn.CrossEntropyLoss",
+        "torch.nn.functional.relu",
+        "torch.nn.functional.cross_entropy",
+        "torch.nn.functional.linear",
+        "torch.nn.functional.conv2d",
+        "torch.nn.functional.cosine_similarity",
+        "torch.nn.utils.parametrizations.weight_norm",
+        "torch.optim.AdamW",
+        "torch.optim.lr_scheduler.StepLR",
+        "torch.optim.swa_utils.SWALR",
+        "torch.utils.data.TensorDataset",
+        "torch.utils.data.RandomSampler",
+        "torchvision.models.resnet18",
+        "torchvision.transforms.Normalize",
+        "torchvision.datasets.FakeData",
+        "model.model.MnistModel",
+        "model.metric.accuracy",
+        "data_loader.data_loaders.MnistDataLoader",
+        "trainer.trainer.Trainer",
+    ],
+)
+def test_a_checkpoint_may_name(name):
+    assert callable(find(name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "subprocess.run",
+        "builtins.eval",
+        "builtins.exec",
+        "builtins.getattr",
+        "functools.partial",
+        "pickle.loads",
+        "torch.load",
+        "torch.hub.load",
+        "torch.save",
+        "torch.from_file",
+        "torch.utils.model_zoo.load_url",
+        "torch.utils.cpp_extension.load",
+        "torch.utils.data.random_split",
+        "torch.utils.data.default_collate",
+        "torch.utils.data.datapipes.iter.FileOpener",
+        "torch.utils.data.datapipes.iter.Mapper",
+        "torch.distributed.init_process_group",
+        "torchvision.datasets.utils.download_url",
+        "torchvision.io.write_file",
+        "numpy.load",
+        "numpy.fromfile",
+        "utils.write_json",
+        "utils.checkpoint.save",
+        "utils.checkpoint.HostCopy",
+        "base.BaseDataLoader",
+        "base.base_trainer.BaseTrainer",
+        "logger.open_log",
+        "parse_config.ConfigParser",
+        "train.main",
+        "test.main",
+    ],
+)
+def test_a_checkpoint_may_not_name(name):
+    with pytest.raises(CheckpointError, match="may not run"):
+        find(name)
+
+
+@pytest.mark.parametrize(
+    "detour",
+    [
+        "model.model.nn.modules.module.torch.hub.load",
+        "data_loader.datasets.gzip.open",
+        "data_loader.datasets.torch.hub.load",
+        "data_loader.datasets.torch.load",
+        "data_loader.datasets.np.load",
+        "trainer.trainer.itertools.chain",
+        "trainer.trainer.checkpoint.save",
+        "trainer.trainer.torch.serialization.os.system",
+        "torch.nn.modules.module.functools.partial",
+        "torch.optim.optimizer.torch.load",
+        "torch.nn.Module.forward.__globals__.get",
+        "torch.nn.Module.__class__.__subclasses__",
+        "torch.nn.Module.__class__",
+        "torchvision.datasets.mnist.download_and_extract_archive",
+    ],
+)
+def test_a_path_through_a_harmless_module_reaches_no_harmful_function(detour):
+    with pytest.raises((CheckpointError, ConfigError)) as caught:
+        find(detour)
+    assert isinstance(caught.value, CheckpointError) or "a class or a function is wanted" in str(caught.value)
+
+
+def test_a_bare_name_that_a_sections_module_has_imported_is_judged_by_where_it_is_defined():
+    import data_loader.datasets as home
+
+    home = types.ModuleType("model.model")
+    home.run = subprocess.run
+    with pytest.raises(CheckpointError):
+        find("run", home)
+
+
+def test_every_function_of_torch_nn_functional_may_be_named():
+    public = [n for n, f in vars(F).items() if type(f).__name__ in ("function", "builtin_function_or_method")]
+    ours = [name for name in public if not name.startswith("_") and name in _documented()]
+    refused = []
+    for name in ours:
+        try:
+            find(f"torch.nn.functional.{name}")
+        except CheckpointError:
+            refused.append(name)
+    assert refused == []
+
+
+def _documented():
+    """The functions that torch's documentation lists under torch.nn.functional and that compute something."""
+    return set(
+        """conv1d conv2d conv3d conv_transpose1d conv_transpose2d unfold fold avg_pool1d avg_pool2d max_pool1d max_pool2d
+        adaptive_avg_pool1d adaptive_avg_pool2d scaled_dot_product_attention threshold relu relu_ hardtanh relu6 elu selu celu
+        leaky_relu prelu rrelu glu gelu logsigmoid hardshrink tanhshrink softsign softplus softmin softmax softshrink
+        gumbel_softmax log_softmax tanh sigmoid hardsigmoid silu mish batch_norm group_norm instance_norm layer_norm normalize
+        linear bilinear dropout dropout1d dropout2d embedding one_hot pairwise_distance cosine_similarity pdist
+        binary_cross_entropy binary_cross_entropy_with_logits cross_entropy ctc_loss gaussian_nll_loss hinge_embedding_loss
+        kl_div l1_loss mse_loss margin_ranking_loss multilabel_margin_loss multi_margin_loss nll_loss huber_loss
+        smooth_l1_loss soft_margin_loss triplet_margin_loss pixel_shuffle pixel_unshuffle pad interpolate
+        grid_sample affine_grid""".split()
+    )
+
+
+# --- the user's own files ---
+
+
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    """A user's folder on the import path; what it holds is forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_a_class_in_a_file_of_the_users_folder_may_be_named(own_folder):
+    (own_folder / "own_sets.py").write_text("class Digits:\n    pass\n")
+    assert find("own_sets.Digits", folders=[own_folder]).__name__ == "Digits"
+
+
+def test_a_class_in_a_file_of_another_folder_may_not_be_named(own_folder, tmp_path_factory):
+    (own_folder / "foreign_sets.py").write_text("class Digits:\n    pass\n")
+    with pytest.raises(CheckpointError):
+        find("foreign_sets.Digits", folders=[tmp_path_factory.mktemp("users")])
+
+
+@pytest.mark.parametrize("name", ["own_tools.system", "own_tools.run_it", "own_tools.os.system"])
+def test_a_function_that_the_users_file_imported_may_not_be_named(own_folder, name):
+    (own_folder / "own_tools.py").write_text("import os\nfrom os import system\nfrom subprocess import run as run_it\n")
+    with pytest.raises(CheckpointError):
+        find(name, folders=[own_folder])
+
+
+def test_an_installed_package_inside_the_users_folder_is_not_the_users_own(own_folder, monkeypatch):
+    packages = own_folder / "venv" / "lib" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "installed_thing.py").write_text("def act():\n    pass\n")
+    monkeypatch.syspath_prepend(packages)
+    with pytest.raises(CheckpointError):
+        find("installed_thing.act", folders=[own_folder])
+
+
+def test_an_installed_module_class_may_be_named_but_not_its_functions(own_folder, tmp_path_factory):
+    (own_folder / "installed_nets.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    pass\ndef act():\n    pass\n"
+    )
+    elsewhere = [tmp_path_factory.mktemp("users")]
+    assert find("installed_nets.Net", folders=elsewhere).__name__ == "Net"
+    with pytest.raises(CheckpointError):
+        find("installed_nets.act", folders=elsewhere)
+
+
+@pytest.mark.parametrize("name", ["antigravity.geohash", "this.s", "idlelib.run.main"])
+def test_a_refused_module_of_python_is_not_even_imported(name):
+    with pytest.raises(CheckpointError):
+        find(name)
+    assert name.partition(".")[0] not in sys.modules
