@@ -31,8 +31,8 @@ FUNCTIONS = ("loss", "metrics")  # of these sections a function is wanted itself
 class ConfigParser:
     """A mapping of sections that can make the objects they name.
 
-    config: the sections, a dict. resume: path of the checkpoint to go on from. modification: {"a;b;c" or "a.b.c": value},
-    None values left out. run_id: the name of the run's folder in `trainer.save_dir/name`, else the time.
+    config: the sections, a dict. resume: path of the checkpoint to go on from. modification: {"a;b;c" or "a.b.c":
+    value}, None values left out. run_id: the name of the run's folder in `trainer.save_dir/name`, else the time.
     """
 
     def __init__(self, config, resume=None, modification=None, run_id=None):
@@ -41,7 +41,7 @@ class ConfigParser:
         self.run_id = run_id
         self.source = "config"  # the file's name, for messages
         self.trust = False
-        self.strangers = frozenset()  # sections that a checkpoint's own config brought
+        self.strangers: frozenset[str] = frozenset()  # sections that a checkpoint's own config brought
         self.checkpoint = None  # the content of `resume`, once it was read
         self.changes = []  # [(dotted path, saved, now)] of a resumed run
         self._folder = None
@@ -53,9 +53,9 @@ class ConfigParser:
     def from_args(cls, args, options=""):
         """The config that a command line asks for.
 
-        args: an argparse parser with -c/--config, -r/--resume and -d/--device; overrides, run_id and trust are used where
-        it has them. options: (flags, type, target) of more flags, the target a path of keys: "optimizer;args;lr" or a
-        tuple of names.
+        args: an argparse parser with -c/--config, -r/--resume and -d/--device; overrides, run_id and trust are used
+        where it has them. options: (flags, type, target) of more flags, the target a path of keys: "optimizer;args;lr"
+        or a tuple of names.
         """
         targets = {}
         for flags, kind, target in options:

@@ -15,8 +15,6 @@ from utils.errors import ConfigError, exit_code
 def main(config, split="test"):
     """{name: number} of the checkpoint `config.resume` on a split of its data; also written into the run's folder."""
     config.check()
-    import torch
-
     from trainer.evaluate import evaluate
     from trainer.stepper import precision
     from utils import build, checkpoint, devices, processes
@@ -35,7 +33,7 @@ def main(config, split="test"):
         build.criterion(config, device),
         Metrics(build.metrics(config, device), f"{split}_", device),
         device=device,
-        memory_format=torch.channels_last if config["trainer"]["channels_last"] else torch.contiguous_format,
+        memory_format=devices.memory_format(config["trainer"]["channels_last"]),
         autocast=precision(config["trainer"]["amp"], device),
     )
     if processes.is_main():
@@ -58,8 +56,8 @@ def _loader_of(config, split):
             config["data_loader"] = {**section, "args": {**section.get("args", {}), **off}}
             return _made(config, "data_loader"), split
         config.get_logger("test").info(
-            f"There is no test_data_loader, and {section['type']} has no test part (no argument 'training'): evaluating on "
-            "the validation data."
+            f"There is no test_data_loader, and {section['type']} has no test part (no argument 'training'): "
+            "evaluating on the validation data."
         )
         split = "val"
     if split == "val" and config["valid_data_loader"] is not None:

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, default_collate, get_worker_info
 from torch.utils.data.distributed import DistributedSampler
 
+from logger import get_logger
 from utils import processes, seeds, signals
 from utils.errors import ConfigError
 
@@ -85,8 +86,8 @@ class BaseDataLoader(DataLoader):
         count = split if isinstance(split, int) else int(self.n_samples * split)
         if not 0 < count < self.n_samples:
             raise ConfigError(
-                f"data_loader.args.validation_split: {split} of {self.n_samples} examples leaves {count} for validation "
-                f"and {self.n_samples - count} for training; give a share between 0 and 1 or a smaller count."
+                f"data_loader.args.validation_split: {split} of {self.n_samples} examples leaves {count} to validate "
+                f"and {self.n_samples - count} to train on; give a share between 0 and 1 or a smaller count."
             )
         self.shuffle = False
         self.n_samples -= count
@@ -138,8 +139,9 @@ class BaseDataLoader(DataLoader):
             yield Planned(here, everywhere, source)
 
     def _plan(self, epoch):
-        """(here, everywhere, indices, seeds) of each batch of a pass; the sampler is drawn whole, from (seed, epoch)."""
-        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
+        """(here, everywhere, indices, seeds) of each batch of a pass; the sampler is drawn whole from (seed, epoch)."""
+        samplers: list[Any] = [self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)]
+        for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
             if isinstance(getattr(sampler, "generator", None), torch.Generator):
@@ -147,41 +149,38 @@ class BaseDataLoader(DataLoader):
         with seeds.drawn_from(self.seed, epoch):
             batches = [[i] for i in self.sampler] if self.batch_sampler is None else list(self.batch_sampler)
         all_seeds = seeds.example_seeds(self.seed, epoch, sum(map(len, batches)))
-        rank, size = processes.rank(), processes.size()
-        if isinstance(self.sampler, DistributedSampler):  # dealt already, by the user's wish
-            return [(len(b), len(b) * size, b, s) for b, s in zip(batches, _cut(all_seeds, batches))]
+        rank, size, dealt = processes.rank(), processes.size(), 1
+        if isinstance(self.sampler, DistributedSampler):  # the user's wish
+            rank, size, dealt = 0, 1, size
         plan = []
         for batch, batch_seeds in zip(batches, _cut(all_seeds, batches)):
             mine = batch[rank::size]
             rows = (mine, batch_seeds[rank::size]) if mine else (batch[:1], batch_seeds[:1])
-            plan.append((len(mine), len(batch), *rows))
+            plan.append((len(mine), len(batch) * dealt, *rows))
         return plan
 
     def _read_stream(self, epoch, start):
+        if start:
+            get_logger("data").info(f"data     reading over the first {start} batches of the stream")
         rows = _Stream(self.dataset, self.batch_size, self.drop_last, self.collate_fn, self.seed, epoch)
         for count, batch in itertools.islice(self._loader_of(rows, None), start, None):
             yield Planned(count, count, iter((batch,)))
 
     def _loader_of(self, rows, planner):
         """torch's DataLoader over whole batches, with this one's workers and a generator of its own."""
-        streams = planner is None
-        workers = min(self.num_workers, 1) if streams else self.num_workers
-        given = dict(
-            pin_memory=self.pin_memory,
-            timeout=self.timeout,
-            multiprocessing_context=self.multiprocessing_context if workers else None,
-            prefetch_factor=self.prefetch_factor if workers else None,
-            persistent_workers=self.persistent_workers and not streams,
-            worker_init_fn=_StartWorker(self.worker_init_fn),
-        )
         return DataLoader(
             rows,
             batch_size=None,
             sampler=planner,
-            num_workers=workers,
+            num_workers=self.num_workers if planner else min(self.num_workers, 1),
             collate_fn=_as_it_is,
+            pin_memory=self.pin_memory,
+            timeout=self.timeout,
+            worker_init_fn=_StartWorker(self.worker_init_fn),
+            multiprocessing_context=self.multiprocessing_context,
             generator=torch.Generator(),
-            **given,
+            prefetch_factor=self.prefetch_factor,
+            persistent_workers=self.persistent_workers and planner is not None,
         )
 
 

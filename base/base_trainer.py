@@ -4,12 +4,13 @@ import functools
 import math
 import time
 from abc import abstractmethod
+from typing import Any
 
 import torch
 
 from base.base_data_loader import BaseDataLoader
 from base.trainer_state import TrainerState
-from logger import History, TensorboardWriter, line_of
+from logger import History, TensorboardWriter, close_log, line_of
 from utils import checkpoint, description, inf_loop, processes, runs, signals
 from utils.errors import Diverged, Stopped
 
@@ -39,15 +40,16 @@ class BaseTrainer(TrainerState):
         self.save_period = settings["save_period"]
         self.early_stop = settings["early_stop"] or math.inf
         self.monitor = settings["monitor"]
-        self.mnt_mode, self.mnt_metric = ("off", None) if self.monitor == "off" else self.monitor.split()
+        self.mnt_mode, self.mnt_metric = ("off", "") if self.monitor == "off" else self.monitor.split()
         self.mnt_best = -math.inf if self.mnt_mode == "max" else math.inf
         self.not_improved = 0  # validations in a row without improvement
         self.best_log = {}
         self.start_epoch = 1
         self.epoch = 0  # the last one that is complete
         self.step = 0  # optimizer updates so far
-        self.position = None  # batches of the epoch under way; None where a subclass doesn't count them
-        self.judged_step = self.saved_step = 0
+        self.position: Any = None  # batches of the epoch under way; None where a subclass doesn't count them
+        self.judged = None  # the (epoch, step) of the numbers that were last compared with the best
+        self.saved_step = 0
         self.writer = TensorboardWriter(lambda: config.log_dir, self.logger, settings["tensorboard"])
         self._checkpoints = checkpoint.Writer()
         self._restored = None  # a checkpoint's content, until `train` has put the rest of it back
@@ -75,7 +77,7 @@ class BaseTrainer(TrainerState):
         """Called after an epoch is saved, with its numbers; for a subclass."""
 
     def train(self):
-        """Train until epochs, steps or patience are used up; return the best epoch's numbers (the last's, unmonitored)."""
+        """Train until epochs, steps or patience are used up; return the best epoch's log (unmonitored: the last's)."""
         self.epoch = self.start_epoch - 1
         self._tell_loaders(self.start_epoch)
         self._restore_rest()
@@ -92,6 +94,7 @@ class BaseTrainer(TrainerState):
             processes.wait_for_all()
             runs.unlock(self.checkpoint_dir)
         self._say_goodbye()
+        close_log()
         return self.best_log
 
     def _walk_epochs(self):
@@ -123,11 +126,12 @@ class BaseTrainer(TrainerState):
         """Whether these numbers are the best so far; counts the patience. A number that is not finite never is best."""
         if self.mnt_mode == "off":
             self.best_log = dict(log)
-        if self.mnt_metric not in log or self.judged_step == self.step:
+        here = [log["epoch"], self.step]
+        if self.mnt_metric not in log or self.judged == here:  # a validation inside the epoch may fall on its end
             if self.mnt_metric not in log and self.mnt_metric and self.settings["valid_period"] == 1:
                 self.logger.warning(f"trainer.monitor names '{self.mnt_metric}', but there is {', '.join(log)}.")
             return False
-        self.judged_step = self.step
+        self.judged = here
         value = float(log[self.mnt_metric])
         if not math.isfinite(value):
             self.logger.warning(f"{self.mnt_metric} is {value} in epoch {log['epoch']}; it can't be the best.")
@@ -219,7 +223,7 @@ class BaseTrainer(TrainerState):
 
     def _loaders(self):
         """{attribute: loader} of every loader on this trainer, those inside an inf_loop too."""
-        found = {}
+        found: dict[str, BaseDataLoader] = {}
         for name, value in vars(self).items():
             value = value.data_loader if isinstance(value, inf_loop) else value
             inner = value.items() if isinstance(value, dict) else [("", value)]

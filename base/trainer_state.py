@@ -19,7 +19,7 @@ LINKED = ("data_loader", "loss", "metrics", "seed", "trainer.len_epoch")  # mean
 class TrainerState:
     """The half of BaseTrainer that makes a checkpoint of itself and goes on from one."""
 
-    COUNTERS: tuple[str, ...] = ("position", "not_improved", "judged_step", "best_log")  # attributes, plain values
+    COUNTERS: tuple[str, ...] = ("position", "not_improved", "judged", "best_log")  # attributes, plain values
 
     config: Any
     logger: Any
@@ -105,7 +105,7 @@ class TrainerState:
         if content.get("monitor", self.monitor) != self.monitor:
             self.not_improved = 0
         self.saved_step = self.step
-        loader = getattr(self, "data_loader", None)
+        loader: Any = getattr(self, "data_loader", None)
         if content.get("data") is not None and hasattr(loader, "load_state_dict"):
             loader.load_state_dict(content["data"])
         if self._evaluated() is not self.model:
@@ -120,7 +120,7 @@ class TrainerState:
         before = Path(self.config.resume).parent / "metrics.jsonl"
         if before.exists() and not self.history.path.exists():
             shutil.copyfile(before, self.history.path)
-        self.history.cut(self.step)
+        self.history.cut(self.epoch, self.step)
 
 
 def _has_state(value):
@@ -191,8 +191,7 @@ def _refuse_stretching(schedule, state):
         was, now = state.get(length), getattr(schedule, length, None)
         if was != now:
             raise ConfigError(
-                f"lr_scheduler: {type(schedule).__name__} was shaped for {length}={was}, and this run would have {now}.\n"
-                f"{_GO_ON}"
+                f"lr_scheduler: {type(schedule).__name__} was shaped for {length}={was}; this run has {now}.\n{_GO_ON}"
             )
 
 

@@ -14,8 +14,8 @@ from utils.errors import ConfigError
 class IdxImages(Dataset):
     """Grey images and labels from a pair of IDX files, the format of MNIST and Fashion-MNIST, kept in memory as uint8.
 
-    folder: holds `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or `t10k-…` for train=False, each plain or .gz;
-    beside it or in its subfolder `MNIST/raw`, where torchvision puts them. mean, std: of pixels scaled to [0, 1].
+    folder: holds `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or `t10k-…` for train=False, plain or .gz, or
+    has them in `MNIST/raw`, where torchvision puts them. mean, std: of pixels scaled to [0, 1].
     An item is ((1, H, W) float32 image, int64 label). A batch is read at once and costs a few microseconds an image.
     """
 
@@ -51,8 +51,8 @@ def read_idx(folder, name):
     path = next((candidate for candidate in candidates if candidate.exists()), None)
     if path is None:
         raise ConfigError(
-            f"data_loader.args.data_dir: {Path(folder).absolute()} holds no {name} or {name}.gz. The digits that come with the "
-            "project are in data/mnist10k; download=true gets the full MNIST."
+            f"data_loader.args.data_dir: {Path(folder).absolute()} holds no {name} or {name}.gz.\n"
+            "The digits that come with the project are in data/mnist10k; download=true gets the full MNIST."
         )
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rb") as file:

@@ -1,7 +1,7 @@
 """Where numbers and lines go; nothing here loads torch or TensorBoard before it writes."""
 
 from logger.history import History, line_of
-from logger.logger import get_logger, open_log
+from logger.logger import close_log, get_logger, open_log
 from logger.visualization import TensorboardWriter
 
-__all__ = ["History", "TensorboardWriter", "get_logger", "line_of", "open_log"]
+__all__ = ["History", "TensorboardWriter", "close_log", "get_logger", "line_of", "open_log"]

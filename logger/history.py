@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class History:
-    """Appends lines to the file at `path`; a number that is not finite is written as null, which JSON has a word for."""
+    """Appends lines to the file at `path`; a number that is not finite is written as null, as JSON knows no NaN."""
 
     def __init__(self, path):
         self.path = Path(path)
@@ -23,11 +23,15 @@ class History:
         with open(self.path, encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.endswith("\n")]
 
-    def cut(self, step):
-        """Drop what a resume from after update `step` writes again: later lines, and the line of a part of an epoch there."""
+    def cut(self, epoch, step):
+        """Drop what a resume writes again: epochs after the complete `epoch`, but for what lies before update `step`.
+
+        The line of an epoch's part goes, too: the resume trains all of it.
+        """
         lines = self.read()
-        kept = [line for line in lines if line["step"] < step or (line["step"] == step and not line.get("partial"))]
-        if lines or self.path.exists():
+        kept = [line for line in lines if line["epoch"] <= epoch or 0 < line["step"] <= step]
+        kept = [line for line in kept if not line.get("partial")]
+        if self.path.exists():
             temporary = self.path.with_suffix(".tmp")
             temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
             os.replace(temporary, self.path)

@@ -45,12 +45,23 @@ def get_logger(name, verbosity=2):
 
 
 def open_log(path):
-    """Append what the console shows, and has shown since the start, to the file at `path`."""
+    """Append what the console shows, and has shown since the last file was closed, to the file at `path`."""
+    close_log()
     file = logging.FileHandler(path, encoding="utf-8", delay=True)
     file.setFormatter(logging.Formatter("%(asctime)s  %(levelname)-7s  %(message)s", "%Y-%m-%d %H:%M:%S"))
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, _Waiting):
-            if handler.target is not None:
-                handler.target.close()
-            handler.setTarget(file)
-            handler.flush()
+    for handler in _waiting():
+        handler.setTarget(file)
+        handler.flush()
+
+
+def close_log():
+    """What follows waits for the next file."""
+    for handler in _waiting():
+        handler.flush()
+        if handler.target is not None:
+            handler.target.close()
+            handler.setTarget(None)
+
+
+def _waiting():
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _Waiting)]

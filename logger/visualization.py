@@ -8,8 +8,8 @@ class TensorboardWriter:
     """A SummaryWriter that fills in step and mode, opened at its first use.
 
     log_dir: a folder, or a function that returns it. `set_step(step, mode)` comes before the `add_*` calls of a step; a
-    tag is written as "tag/mode", but for histograms and embeddings. `numbers` writes names as they are. purge_step: of a
-    resumed run, the first step whose old points are to be dropped.
+    tag is written as "tag/mode", but for histograms and embeddings. `numbers` writes names as they are. `purge_step`:
+    of a resumed run, the first step whose old points are to be dropped.
     """
 
     UNTAGGED = ("add_histogram", "add_embedding")
@@ -31,7 +31,8 @@ class TensorboardWriter:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 self.logger.warning(
-                    "trainer.tensorboard wants 'tensorboard', which isn't installed: pip install tensorboard, or set it to false."
+                    "trainer.tensorboard wants 'tensorboard', which isn't installed: pip install tensorboard, or set "
+                    "it to false."
                 )
                 self.enabled = False
                 return None

@@ -1,103 +1,13 @@
-"""What the tests share: a folder for an experiment, and the commands run in this process as if each had its own."""
+"""The fixtures that several test files share."""
 
-import importlib.util
-import json
-import logging
-import os
-import shutil
 import signal
-import subprocess
 import sys
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
+from lab import TESTS, Checkout, Lab
 
-import train
-from logger.logger import _Console, _Waiting
-from utils import imports, runs
-from utils.errors import exit_code
-
-ROOT = Path(__file__).resolve().parents[1]
-TESTS = ROOT / "tests"
-TIMES = {"seconds", "samples_per_second", "data_wait"}  # the numbers that no two runs share
-
-
-class Done(NamedTuple):
-    """What a command left: its exit code, what it printed, what its `main` returned (None where that was not reached)."""
-
-    code: int
-    out: str
-    err: str
-    numbers: dict | None = None
-
-
-class Lab:
-    """A folder with a config and the user modules beside it, a folder for runs, and a file for the probes."""
-
-    def __init__(self, folder, monkeypatch, capsys):
-        self.folder = folder / "experiment"
-        self.saved = folder / "saved"
-        self.probe_file = folder / "probe.jsonl"
-        self._monkeypatch, self._capsys = monkeypatch, capsys
-        self.folder.mkdir()
-        for name in ("toy.py", "noisy.py"):
-            shutil.copy(TESTS / name, self.folder)
-        monkeypatch.setenv("PROBE", str(self.probe_file))
-
-    def write(self, config, name="config.json"):
-        """The path of a file that holds the config; text is written as it is."""
-        path = self.folder / name
-        path.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
-        return path
-
-    def train(self, config, *words, **environment):
-        """`python train.py -c CONFIG WORDS`, or without -c where config is None."""
-        return self._command(train, config, words, environment)
-
-    def resume(self, checkpoint, *words, **environment):
-        """`python train.py -r CHECKPOINT WORDS`."""
-        return self._command(train, None, ("-r", checkpoint, *words), environment)
-
-    def test(self, checkpoint, *words, config=None):
-        """`python test.py -r CHECKPOINT WORDS`."""
-        return self._command(_test_script(), config, ("-r", checkpoint, *words), {})
-
-    def _command(self, script, config, words, environment):
-        as_in_a_new_process()
-        given = [] if config is None else ["-c", self.write(config) if isinstance(config, dict) else config]
-        numbers = []
-        with self._monkeypatch.context() as changed:
-            changed.setattr(sys, "argv", [script.__file__, *map(str, [*given, *words])])
-            for name, value in environment.items():
-                changed.setenv(name, value)
-            main = script.main
-            changed.setattr(script, "main", lambda *args: numbers.append(main(*args)))
-            self._capsys.readouterr()
-            code = exit_code(script.run)
-        out, err = self._capsys.readouterr()
-        return Done(code, out, err, numbers[0] if numbers else None)
-
-    def runs(self, name="*"):
-        """The run folders, in the order they were begun; `name` of the experiment, else of all."""
-        return sorted((path for path in self.saved.glob(f"{name}/*") if path.is_dir()), key=_age)
-
-    @property
-    def run(self):
-        """The only run's folder."""
-        (folder,) = self.runs()
-        return folder
-
-    def probe(self, key):
-        """The values that the user modules have noted under a key since the last `forget`, in order."""
-        if not self.probe_file.exists():
-            return []
-        lines = [json.loads(line) for line in self.probe_file.read_text().splitlines()]
-        return [line[key] for line in lines if key in line]
-
-    def forget(self):
-        self.probe_file.unlink(missing_ok=True)
+from utils import imports
 
 
 @pytest.fixture
@@ -105,66 +15,17 @@ def lab(tmp_path, monkeypatch, capsys):
     """A Lab, and afterwards everything that a command changed in this process put back."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(imports, "NOTE", tmp_path / "config_folders")
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(TESTS)])
     monkeypatch.delenv("INTERRUPT", raising=False)
     threads = torch.get_num_threads()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     torch.set_num_threads(1)
     made = Lab(tmp_path, monkeypatch, capsys)
     yield made
-    as_in_a_new_process()
+    made.as_in_a_new_process()
     torch.set_num_threads(threads)
     for number, handler in handlers.items():
         signal.signal(number, handler)
-
-
-def as_in_a_new_process():
-    """Forget the user's modules, their folders, the open log and the locks."""
-    for name in ("toy", "noisy"):
-        sys.modules.pop(name, None)
-    sys.path[:] = [folder for folder in sys.path if folder not in imports._users]
-    imports._users.clear()
-    for folder in list(runs._held):
-        runs.unlock(folder)
-    root = logging.getLogger()
-    for handler in list(root.handlers):
-        if isinstance(handler, (_Console, _Waiting)):
-            if getattr(handler, "target", None) is not None:
-                handler.target.close()
-            root.removeHandler(handler)
-            handler.close()
-
-
-class Checkout:
-    """A copy of the project's code, for whole processes: what they note at its root is no part of this checkout."""
-
-    def __init__(self, folder):
-        self.root = folder
-        for path in [*ROOT.glob("*.py"), ROOT / "config.json"]:
-            shutil.copy(path, folder)
-        for room in ("base", "data_loader", "logger", "model", "trainer", "utils"):
-            shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "data").symlink_to(ROOT / "data")
-
-    def start(self, *words, **more):
-        """python WORDS, as a process in a session of its own."""
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
-        return subprocess.Popen(
-            [sys.executable, *map(str, words)],
-            cwd=self.root,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            **more,
-        )
-
-    def run(self, *words):
-        """A Done of python WORDS."""
-        process = self.start(*words)
-        out, err = process.communicate(timeout=120)
-        return Done(process.returncode, out, err)
 
 
 @pytest.fixture
@@ -172,46 +33,3 @@ def checkout(tmp_path):
     folder = tmp_path / "checkout"
     folder.mkdir()
     return Checkout(folder)
-
-
-def _age(folder):
-    path = folder / "environment.json"
-    return json.loads(path.read_text())["time"] if path.exists() else ""
-
-
-def _test_script():
-    """The script test.py, under another name than Python's own package `test`."""
-    spec = importlib.util.spec_from_file_location("evaluate_script", ROOT / "test.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def load(path):
-    """The content of a checkpoint, read as anybody would."""
-    return torch.load(path, weights_only=True)
-
-
-def history(folder):
-    """The lines of a run's metrics.jsonl, without the numbers that no two runs share."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
-
-
-def differences(one, other, path=""):
-    """The dotted paths at which two nested values differ in any bit."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        same = one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
-        return [] if same else [path]
-    if isinstance(one, dict) and isinstance(other, dict):
-        names = [name for name in dict.fromkeys([*one, *other]) if name not in TIMES]
-        return [found for n in names for found in differences(one.get(n), other.get(n), f"{path}.{n}".lstrip("."))]
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
-        return [found for i, (a, b) in enumerate(zip(one, other)) for found in differences(a, b, f"{path}.{i}")]
-    return [] if type(one) is type(other) and repr(one) == repr(other) else [path]
-
-
-def differences_of_checkpoints(one, other):
-    """What differs between two checkpoints but for the config, which says how each was come to."""
-    one, other = load(one), load(other)
-    return differences({**one, "config": None}, {**other, "config": None})

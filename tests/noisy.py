@@ -25,9 +25,9 @@ class Noisy(Dataset):
 
 
 class Net(nn.Sequential):
-    """Batch statistics and dropout. The environment's INTERRUPT, "train 7 SIGINT", says what happens at which batch.
+    """Batch statistics and dropout; and at a batch that the environment's INTERRUPT names, a signal or an error.
 
-    Of the kind of batch named (train, valid) the one counted so, from 1 in this process; what: a signal, or "raise".
+    As in "train 7 SIGINT", "valid 1 raise", "train 3 SIGINT SIGINT"; batches of each kind count from 1 in this process.
     """
 
     def __init__(self):
@@ -37,11 +37,12 @@ class Net(nn.Sequential):
     def forward(self, x):
         mode = "train" if self.training else "valid"
         self.seen[mode] += 1
-        wanted, number, action = os.environ.get("INTERRUPT", "none 0 none").split()
+        wanted, number, *actions = os.environ.get("INTERRUPT", "none 0").split()
         if wanted == mode and self.seen[mode] == int(number):
-            if action == "raise":
-                raise RuntimeError("the interruption that was asked for")
-            os.kill(os.getpid(), getattr(signal, action))
+            for action in actions:
+                if action == "raise":
+                    raise RuntimeError("the interruption that was asked for")
+                os.kill(os.getpid(), getattr(signal, action))
         return super().forward(x)
 
 

@@ -8,7 +8,7 @@ import zipfile
 import noisy
 import pytest
 import toy
-from conftest import differences_of_checkpoints, history, load
+from lab import differences_of_checkpoints, history, load
 
 from utils import runs
 

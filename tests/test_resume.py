@@ -4,12 +4,11 @@ import json
 import os
 import shutil
 
+import noisy
 import pytest
 import torch
-
-import noisy
 import toy
-from conftest import differences, differences_of_checkpoints, history, load
+from lab import differences, differences_of_checkpoints, history, load
 
 FORKS = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -47,7 +46,7 @@ def test_run_stopped_at_an_epochs_end_goes_on_as_if_it_never_was(lab):
 @FORKS
 @pytest.mark.parametrize("workers", [0, 2])
 def test_run_stopped_inside_an_epoch_goes_on_as_if_it_never_was(lab, workers):
-    """Seven batches make four updates an epoch, the last of a lone batch; batch 12 is in the sixth, the save after the fifth."""
+    """Seven batches make four updates an epoch, the last of a lone batch; batch 12 is in update 7, saved is update 5."""
     config = noisy.everything(lab.saved, trainer={"save_steps": 5})
     config["data_loader"]["args"]["num_workers"] = workers
     whole = unbroken(lab, config)
@@ -407,6 +406,18 @@ def test_weights_do_not_depend_on(lab, words):
     one, other = load(whole / "latest.pth"), load(lab.saved / "noisy/other/latest.pth")
     for key in ("state_dict", "train_state_dict", "optimizer", "lr_scheduler"):
         assert not differences(one[key], other[key], key)
+
+
+def test_training_numbers_do_not_depend_on_validations_inside_the_epoch(lab):
+    """The metrics with a state are one object in the config, but have a state in training and another in validation."""
+    config = noisy.everything(lab.saved)
+    whole = unbroken(lab, config)
+    lab.train(config, "--run-id", "other", "trainer.valid_steps=3")
+    of_epochs = [line for line in history(lab.saved / "noisy/other") if "loss" in line]
+    names = ("epoch", "step", "loss", "size", "Largest", "Median")
+    assert [[line[name] for name in names] for line in of_epochs] == [
+        [line[name] for name in names] for line in history(whole)
+    ]
 
 
 # --- strides ---------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from utils import devices, processes, signals
 def evaluate(model, loader, criterion, metrics, *, device, memory_format, autocast, epoch=1):
     """{name: number} over every example of the loader, each counted once.
 
-    metrics: utils.metrics.Metrics, reset before and after. epoch: what random transforms of the set depend on. The model
-    is left in the mode that it was in. A signal is heeded between batches.
+    metrics: utils.metrics.Metrics, reset before and after. epoch: what random transforms of the set depend on. The
+    model is left in the mode that it was in. A signal is heeded between batches.
     """
     was_training = model.training
     model.eval()

@@ -1,10 +1,10 @@
-"""The training loop: `_train_epoch`, five steps. How weights move is in stepper.py, when things fall due in batches()."""
+"""The training loop: `_train_epoch`, five steps. How weights move: stepper.py. When things fall due: `batches`."""
 
 import itertools
 import math
 import time
+from typing import Any
 
-import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from base import BaseDataLoader, BaseTrainer
@@ -20,8 +20,9 @@ from utils.metrics import Metrics
 class Trainer(BaseTrainer):
     """Trains a model that maps inputs to outputs on batches of (inputs, target).
 
-    criterion: (output, target) → mean over the batch's examples, or (sum, count). metric_ftns: see utils.metrics.Metrics.
-    data_loader, valid_data_loader: BaseDataLoader; the second may be {name: loader} or None. len_epoch: batches in an epoch.
+    criterion: (output, target) → mean over the batch's examples, or (sum, count). metric_ftns: see
+    utils.metrics.Metrics. data_loader, valid_data_loader: BaseDataLoader; the second may be {name: loader} or None.
+    len_epoch: batches in an epoch.
     """
 
     COUNTERS = (*BaseTrainer.COUNTERS, "cursor", "validated", "logged")
@@ -47,24 +48,17 @@ class Trainer(BaseTrainer):
         self.lr_scheduler = lr_scheduler
         self.len_epoch = len_epoch or settings["len_epoch"]
         self.accumulate = settings["accumulate"]
-        self.memory_format = torch.channels_last if settings["channels_last"] else torch.contiguous_format
-        self.stepper = Stepper(
-            model,
-            optimizer,
-            lr_scheduler,
-            device=device,
-            amp=settings["amp"],
-            clip_grad_norm=settings["clip_grad_norm"],
-            ema_decay=settings["ema_decay"],
-            interval=interval_of(config.get("lr_scheduler")),
-        )
+        self.memory_format = devices.memory_format(settings["channels_last"])
+        how = {name: settings[name] for name in ("amp", "clip_grad_norm", "ema_decay")}
+        interval = interval_of(config.get("lr_scheduler"))
+        self.stepper = Stepper(model, optimizer, lr_scheduler, device=device, interval=interval, **how)
         self.train_metrics = Metrics(metric_ftns, device=device)
         self.valid_metrics = {
             name: Metrics(metric_ftns, f"val_{name}_" if name else "val_", device) for name in self._validation_sets()
         }
         self.position = 0
         self.cursor = [1, 0]  # the pass over the data, and the batches of it that are done
-        self.validated = [0, {}]  # the step of the last validation, and its numbers
+        self.validated: list[Any] = [None, {}]  # the (epoch, step) of the last validation, and its numbers
         self.logged = [0.0, 0.0]  # the loss's sum and count when training values were last logged
         self._waited, self._examples = 0.0, 0  # seconds the epoch waited for data, examples it has trained on
         self._check_parts()
@@ -117,8 +111,8 @@ class Trainer(BaseTrainer):
                 self.position += len(window)
                 self.cursor = window[-1][1]
                 self._examples += total
-                bar.update(len(window))
-                if self.step % self.settings["log_step"] == 0:
+                bar.update(total)
+                if self._is_due("log_step"):
                     self._log_step(epoch, bar)
                 self._after_update(epoch)
 
@@ -152,15 +146,19 @@ class Trainer(BaseTrainer):
         return devices.move(batch, self.device, self.memory_format)
 
     def _after_update(self, epoch):
-        """Between two updates: validate, save, or leave, where it is due; in this order, so that a save has it behind it."""
-        settings, step, inside = self.settings, self.step, self.position and not self._epoch_is_over()
-        if inside and settings["valid_steps"] and step % settings["valid_steps"] == 0 and self.validated[0] != step:
+        """Between two updates validate, save, leave, where due; in this order, so that a save has all behind it."""
+        inside = self.position and not self._epoch_is_over()
+        if inside and self._is_due("valid_steps") and self.validated[0] != [epoch, self.step]:
             self._validate_inside(epoch)
-        if inside and settings["save_steps"] and step % settings["save_steps"] == 0 and self.saved_step != step:
+        if inside and self._is_due("save_steps") and self.saved_step != self.step:
             self._save_position()
-        signals.check_together(step % settings["log_step"] == 0)
+        signals.check_together(self._is_due("log_step"))
         if inside and self._finished():
             raise EndOfRun
+
+    def _is_due(self, name):
+        every = self.settings[name]
+        return bool(every) and self.step % every == 0
 
     def _epoch_is_over(self):
         """Whether the epoch's last update is done; of a stream without a length nobody knows before its end."""
@@ -170,22 +168,14 @@ class Trainer(BaseTrainer):
 
     def _valid_epoch(self, epoch):
         """{name: number} of every validation set; once a step."""
-        if self.validated[0] != self.step:
-            numbers = {}
+        if self.validated[0] != [epoch, self.step]:
+            numbers: dict[str, float] = {}
+            how = {"device": self.device, "memory_format": self.memory_format, "autocast": self.stepper.autocast()}
             with seeds.untouched(devices=True):
                 for name, loader in self._validation_sets().items():
-                    self.logger.debug(f"validating {name}".rstrip())
-                    numbers |= evaluate(
-                        self._evaluated(),
-                        loader,
-                        self.criterion,
-                        self.valid_metrics[name],
-                        device=self.device,
-                        memory_format=self.memory_format,
-                        autocast=self.stepper.autocast(),
-                        epoch=epoch,
-                    )
-            self.validated = [self.step, numbers]
+                    metrics = self.valid_metrics[name]
+                    numbers |= evaluate(self._evaluated(), loader, self.criterion, metrics, epoch=epoch, **how)
+            self.validated = [[epoch, self.step], numbers]
         return dict(self.validated[1])
 
     def _validate_inside(self, epoch):
@@ -208,29 +198,29 @@ class Trainer(BaseTrainer):
 
     def _log_step(self, epoch, bar):
         """The training values since the last time; the loop's only wait for the device."""
-        total, count = self.train_metrics.loss_so_far()
+        total, count = self._check_loss()
         loss = (total - self.logged[0]) / max(count - self.logged[1], 1)
         self.logged = [total, count]
-        self._check_loss()
         numbers = {"loss": loss} | {f"lr_{i}": lr for i, lr in enumerate(self.stepper.learning_rates())}
         self.writer.numbers({f"step/{name}": value for name, value in numbers.items()}, self.step)
-        bar.set_postfix_str(f"loss {loss:.4f}, {bar.format_dict['rate'] or 0:.0f} batches/s", refresh=False)
+        bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
         if bar.disable:
             self.logger.debug(f"epoch {epoch}  step {self.step}  loss {loss:.4f}")
 
     def _progress(self, epoch):
         from tqdm import tqdm
 
-        length = self.len_epoch or (len(self.data_loader) if hasattr(self.data_loader.dataset, "__len__") else None)
-        shown = None if processes.is_main() else True  # None: on a terminal only
-        return tqdm(
-            desc=f"epoch {epoch}", total=length, initial=self.position, unit="batch", leave=False, disable=shown
-        )
+        size = self.data_loader.batch_size or 1
+        bar = {"desc": f"epoch {epoch}", "unit": " samples", "unit_scale": True, "leave": False}
+        bar["disable"] = None if processes.is_main() else True  # None: off a terminal
+        total = self.len_epoch * size if self.len_epoch else self.data_loader.n_samples
+        return tqdm(total=total, initial=self.position * size, **bar)
 
     def _check_loss(self):
-        loss, _ = self.train_metrics.loss_so_far()
-        if processes.any_of_all(not math.isfinite(loss)):
-            raise self._diverged(loss)
+        total, count = self.train_metrics.loss_so_far()
+        if processes.any_of_all(not math.isfinite(total)):
+            raise self._diverged(total)
+        return total, count
 
     def _evaluated(self):
         return self.stepper.evaluated
@@ -243,14 +233,12 @@ class Trainer(BaseTrainer):
             )
         if type(self)._train_epoch is not Trainer._train_epoch:
             return  # a trainer of one's own may measure anything
-        measured = self.train_metrics.names() + [
-            name for metrics in self.valid_metrics.values() for name in metrics.names()
-        ]
-        unknown = self.mnt_metric is not None and self.mnt_metric not in measured
+        measured = [name for one in (self.train_metrics, *self.valid_metrics.values()) for name in one.names()]
+        unknown = bool(self.mnt_metric) and self.mnt_metric not in measured
         plateau = any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in self.stepper.schedulers)
-        if plateau and (self.mnt_metric is None or unknown):
+        if plateau and (not self.mnt_metric or unknown):
             raise ConfigError(
-                f"lr_scheduler: ReduceLROnPlateau waits for a monitored number, and trainer.monitor is '{self.monitor}'. "
+                f"lr_scheduler: ReduceLROnPlateau needs a monitored number, and trainer.monitor is '{self.monitor}'. "
                 f"Name one that this run measures: {', '.join(measured)}."
             )
         if unknown:

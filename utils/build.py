@@ -10,7 +10,7 @@ from utils.errors import ConfigError
 
 
 def validation(config, data_loader):
-    """The validation data: of its own section, one loader or {name: loader}, or split off `data_loader`; None without."""
+    """The validation data: of its own section, one or {name: loader}, or split off `data_loader`; None without."""
     if config.get("valid_data_loader") is None:
         return data_loader.split_validation()
     made = config.init_obj("valid_data_loader")
@@ -30,8 +30,7 @@ def model(config, device):
     made = config.init_obj("arch")
     if not isinstance(made, torch.nn.Module):
         raise ConfigError(f"{config.source}: arch: {type(made).__name__} is no torch.nn.Module.")
-    memory_format = torch.channels_last if config["trainer"]["channels_last"] else torch.preserve_format
-    return made.to(device, memory_format=memory_format)
+    return made.to(device).to(memory_format=devices.memory_format(config["trainer"]["channels_last"]))
 
 
 def wrapped(config, made, device):
@@ -71,15 +70,15 @@ def optimizer(config, made):
 
 
 def schedule(config, optimizers, data_loader):
-    """The learning-rate schedule, told of the run's length where its args leave that out; {name: schedule} of several."""
+    """The learning rate's schedule, told of the run's length where its args leave that out; or {name: schedule}."""
     section = config.get("lr_scheduler")
     if section is None:
         return None
     if isinstance(section, str) or "type" in section:
         if isinstance(optimizers, dict):
             raise ConfigError(
-                f"{config.source}: lr_scheduler: there are several optimizers, {', '.join(optimizers)}; give a schedule by each "
-                "name."
+                f"{config.source}: lr_scheduler: there are several optimizers; give a schedule by each of their names, "
+                f"{', '.join(optimizers)}."
             )
         return _one_schedule(config, "lr_scheduler", section, optimizers, data_loader)
     unknown = [name for name in section if not isinstance(optimizers, dict) or name not in optimizers]

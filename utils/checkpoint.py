@@ -1,7 +1,7 @@
 """Checkpoint files: whole or absent, checked before they are read, and never code.
 
-A file is an ordinary torch.save zip that plain `torch.load(path)` opens. Its zip comment holds the SHA-256 of every byte
-before the comment, since torch.load itself does not notice most flipped bits.
+A file is an ordinary torch.save zip that plain `torch.load(path)` opens. Its zip comment holds the SHA-256 of every
+byte before the comment, since torch.load itself does not notice most flipped bits.
 """
 
 import hashlib

@@ -36,7 +36,7 @@ def _json(text, path):
     except json.JSONDecodeError as error:
         line = text.splitlines()[error.lineno - 1] if text.strip() else ""
         raise ConfigError(
-            f"{path.absolute()}: not JSON: {error.msg} in line {error.lineno}, column {error.colno}: {line.strip()[:80]}"
+            f"{path.absolute()}: not JSON: {error.msg}, line {error.lineno}, column {error.colno}: {line.strip()[:80]}"
         ) from None
     except ValueError as error:
         raise ConfigError(f"{path.absolute()}: {error}") from None

@@ -10,7 +10,7 @@ REQUIRED = "required"
 
 
 class Key(NamedTuple):
-    """path: dotted. kinds: what the value may be (see KINDS). least: the smallest number. choices: the words accepted."""
+    """path: dotted. kinds: what the value may be (see KINDS). least: smallest number. choices: the words accepted."""
 
     path: str
     kinds: str
@@ -45,25 +45,30 @@ KEYS = (
     Key("name", "text", REQUIRED, "the experiment's name; runs go to `save_dir/name/run_id/`"),
     Key("seed", "whole", 0, "of weights, dropout, the order of the data and every example's transforms", 0),
     Key("deterministic", "switch", False, "`torch.use_deterministic_algorithms`"),
-    Key("device", "text", "auto", "`auto`: the accelerator torch finds (CUDA, ROCm, MPS, XPU), else `cpu`; or its name"),
+    Key("device", "text", "auto", "`auto`: the accelerator torch finds (CUDA, ROCm, MPS, XPU), else `cpu`; or a name"),
     Key("parallel", "text", "auto", "how to use several GPUs", choices=("auto", "none", "data_parallel")),
     Key("n_gpu", "whole null", None, "older name: 0 is the CPU, more than 1 is `data_parallel`", 0),
     Key("matmul_precision", "text", "highest", "of float32 products on GPUs", choices=("highest", "high", "medium")),
     Key("cudnn_benchmark", "switch", False, "let cuDNN try for the fastest algorithm"),
     Key("arch", "object", REQUIRED, "the model, from `model/model.py` or by dotted path"),
     Key("data_loader", "object", REQUIRED, "the training data, from `data_loader/data_loaders.py` or by dotted path"),
-    Key("valid_data_loader", "object objects null", None, "validation data, or names → several; without it, `data_loader`'s split"),
+    Key("valid_data_loader", "object objects null", None,
+        "validation data, or names → several; without it, what `data_loader` splits off"),
     Key("test_data_loader", "object null", None, "test data; without it, the training loader with `training=false`"),
-    Key("optimizer", "object objects", REQUIRED, "from `torch.optim`; or names → several, each with `params`, a pattern of names"),
-    Key("lr_scheduler", "object objects null", None, "from `torch.optim.lr_scheduler`, plus `interval`: `epoch` (default) or `step`; "
+    Key("optimizer", "object objects", REQUIRED,
+        "from `torch.optim`; or names → several, each with `params`, a pattern of parameter names"),
+    Key("lr_scheduler", "object objects null", None,
+        "from `torch.optim.lr_scheduler`, plus `interval`: `epoch` (default) or `step`; "
         "`total_steps`, `T_max` and `steps_per_epoch` are filled in from the plan of the run"),
-    Key("loss", "object", REQUIRED, "function `(output, target)` from `model/loss.py`, or a class such as `torch.nn.CrossEntropyLoss`"),
-    Key("metrics", "list", [], "functions `(output, target)` → mean over the batch, or objects with update/compute/reset; `name` renames"),
+    Key("loss", "object", REQUIRED,
+        "function `(output, target)` from `model/loss.py`, or a class such as `torch.nn.CrossEntropyLoss`"),
+    Key("metrics", "list", [],
+        "from `model/metric.py`: functions `(output, target)`, or objects with update/compute/reset; `name` renames"),
     Key("trainer.type", "text", "Trainer", "from `trainer/trainer.py` or by dotted path"),
     Key("trainer.args", "args", {}, "more arguments of a Trainer of one's own"),
     Key("trainer.epochs", "whole null", None, "epochs to train; at least one of `epochs` and `max_steps` is needed", 1),
     Key("trainer.max_steps", "whole null", None, "optimizer updates to train; whichever comes first ends the run", 1),
-    Key("trainer.len_epoch", "whole null", None, "batches in an epoch, over as many passes as it takes; else one pass", 1),
+    Key("trainer.len_epoch", "whole null", None, "batches in an epoch, over as many passes as it takes", 1),
     Key("trainer.save_dir", "text", "saved/", "where runs go"),
     Key("trainer.save_period", "whole", 1, "epochs between kept checkpoints", 1),
     Key("trainer.save_steps", "whole null", None, "updates between saves of `latest.pth` inside an epoch", 1),
@@ -71,15 +76,15 @@ KEYS = (
     Key("trainer.valid_period", "whole", 1, "epochs between validations", 1),
     Key("trainer.valid_steps", "whole null", None, "updates between validations inside an epoch", 1),
     Key("trainer.monitor", "text", "off", "`min val_loss`, `max val_accuracy`, …: what is best; or `off`"),
-    Key("trainer.early_stop", "whole null", 0, "stop after so many validations in a row without improvement; 0 never", 0),
+    Key("trainer.early_stop", "whole null", 0, "validations in a row without improvement that end the run; 0: never", 0),
     Key("trainer.min_delta", "number", 0.0, "a smaller improvement is none", 0),
     Key("trainer.verbosity", "whole", 2, "0 warnings, 1 a line an epoch, 2 everything", 0),
     Key("trainer.log_step", "whole", 50, "updates between logged training values", 1),
     Key("trainer.amp", "text", "off", "automatic mixed precision", choices=("off", "bf16", "fp16")),
     Key("trainer.compile", "switch args", False, "`torch.compile` the model; or its arguments"),
-    Key("trainer.accumulate", "whole", 1, "batches in an update: the effective batch is `batch_size` × `accumulate`", 1),
+    Key("trainer.accumulate", "whole", 1, "batches in an update; the effective batch is `batch_size` × this", 1),
     Key("trainer.clip_grad_norm", "number null", None, "largest norm of the gradients", 0),
-    Key("trainer.ema_decay", "number null", None, "evaluate a moving average of the weights, with this decay (0.999)", 0),
+    Key("trainer.ema_decay", "number null", None, "evaluate a moving average of the weights, of this decay (0.999)", 0),
     Key("trainer.channels_last", "switch", False, "memory format of images and convolutions; faster for most of them"),
     Key("trainer.tensorboard", "switch", True, "write TensorBoard files"),
     Key("extra", "anything", None, "your own"),

@@ -1,5 +1,7 @@
 """Where a run computes: the device, what is set on it once, and what is moved to it."""
 
+import os
+
 import torch
 
 from utils import processes, seeds
@@ -13,7 +15,8 @@ def start(config):
     if device.type == "cuda" and processes.size() > 1:
         device = torch.device("cuda", torch.cuda.current_device())
     if config.get("deterministic"):
-        torch.use_deterministic_algorithms(True)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is refused
+    torch.use_deterministic_algorithms(bool(config.get("deterministic")))
     torch.set_float32_matmul_precision(config.get("matmul_precision", "highest"))
     torch.backends.cudnn.benchmark = bool(config.get("cudnn_benchmark"))
     seeds.seed_everything(config.get("seed", 0))
@@ -50,12 +53,14 @@ def wrap(model, device, parallel="auto", n_gpu=None, compile_with=False, warn=pr
     if parallel == "data_parallel" or (parallel == "auto" and (n_gpu or 0) > 1):
         there = torch.cuda.device_count()
         if there < max(wanted, 2):
-            warn(
-                f"data_parallel: {wanted or 'several'} GPUs are asked for, this machine has {there}; training on {device}."
-            )
+            warn(f"data_parallel: {wanted or 'several'} GPUs are asked for, there are {there}; training on {device}.")
         if there > 1:
             return torch.nn.DataParallel(model, device_ids=list(range(min(wanted, there))))
     return model
+
+
+def memory_format(channels_last):
+    return torch.channels_last if channels_last else torch.contiguous_format
 
 
 def move(batch, device, memory_format=torch.contiguous_format):

@@ -19,7 +19,7 @@ def add(folders):
 
 def users_folders():
     """The folders whose modules are the user's own."""
-    return [str(ROOT), *_users]
+    return list(dict.fromkeys([str(ROOT), *_users]))
 
 
 def remember(folder):

@@ -5,6 +5,7 @@ import math
 import torch
 
 from utils import processes
+from utils.errors import ConfigError
 
 
 class Metrics:
@@ -18,6 +19,10 @@ class Metrics:
     def __init__(self, metric_ftns, prefix="", device="cpu"):
         self.prefix = prefix
         self.device = torch.device(device)
+        self._dtype = torch.float32 if self.device.type == "mps" else torch.float64  # MPS has no float64
+        names = ["loss", *map(name_of, metric_ftns)]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(f"metrics: two numbers would be called '{twice[0]}'; give one of them another 'name'.")
         self._functions = {name_of(m): m for m in metric_ftns if not _is_object(m)}
         self._objects = {name_of(m): m for m in metric_ftns if _is_object(m)}
         self._examples = 0
@@ -40,7 +45,7 @@ class Metrics:
 
     @torch.no_grad()
     def update(self, output, target, loss):
-        """Add a batch. loss: the criterion's value, a mean over examples or (sum, count); nothing waits for the device."""
+        """Add a batch, without a wait for the device. loss: a mean over the batch's examples, or (sum, count)."""
         examples = self._examples
         self._count += examples
         if isinstance(loss, tuple):
@@ -58,27 +63,27 @@ class Metrics:
     def _add(self, name, mean, weight):
         total = self._sums.get(name)
         if total is None:
-            dtype = torch.float32 if self.device.type == "mps" else torch.float64  # MPS has no float64
-            total = self._sums[name] = torch.zeros((), dtype=dtype, device=self.device)
+            total = self._sums[name] = torch.zeros((), dtype=self._dtype, device=self.device)
         if weight:
             total.add_(mean, alpha=weight)
 
     def result(self):
         """{name: Python float} over all processes; NaN where nothing was measured. Waits for the device."""
-        counts = processes.sum_over_all(torch.tensor([float(self._count), float(self._loss_count)]))
-        count, loss_count = (max(value, 0.0) for value in counts.tolist())
-        numbers = {}
-        for name in ("loss", *self._functions):
-            total = self._sums.get(name, torch.zeros(()))
-            total = processes.sum_over_all(total.clone()) if processes.size() > 1 else total
-            divisor = loss_count if name == "loss" else count
-            numbers[self.prefix + name] = total.item() / divisor if divisor else math.nan
+        names = ["loss", *self._functions]
+        values = [self._loss_count, self._count, *(self._sums.get(name, 0.0) for name in names)]
+        packed = torch.stack([torch.as_tensor(value, dtype=self._dtype, device=self.device) for value in values])
+        loss_count, count, *totals = processes.sum_over_all(packed).tolist()
+        divisors = [loss_count] + [count] * len(self._functions)
+        numbers = {
+            self.prefix + name: total / divisor if divisor else math.nan
+            for name, total, divisor in zip(names, totals, divisors)
+        }
         for name, metric in self._objects.items():
             numbers[self.prefix + name] = float(metric.compute())
         return numbers
 
     def loss_so_far(self):
-        """(sum, count) of this process's loss, two Python floats, for means over a stretch of steps. Waits for the device."""
+        """(sum, count) of this process's loss, as Python floats, for a mean over some steps. Waits for the device."""
         return self._sums["loss"].item() if "loss" in self._sums else 0.0, float(self._loss_count)
 
     def state_dict(self):

@@ -53,8 +53,8 @@ def _by_path(name, place, judge):
             raise ConfigError(f"{place}: importing '{tried}' raised {type(error).__name__}: {error}") from error
     if module is None:
         raise ConfigError(
-            f"{place}: there is no module '{parts[0]}' (looked beside the config, in the working directory, in the project "
-            f"and among the installed packages)."
+            f"{place}: there is no module '{parts[0]}' beside the config, in the working directory, in the project or "
+            "among the installed packages."
         )
     found = module
     for part in parts[len(module.__name__.split(".")) :]:
@@ -81,7 +81,7 @@ def check_arguments(found, args, kwargs, place, partly=False):
         unknown = next((key for key in kwargs if key not in accepted), None)
         where = f"{place}.args.{unknown}" if unknown else f"{place}.args"
         raise ConfigError(
-            f"{where}: {found.__name__} {error}. {near(unknown, accepted)}It accepts {', '.join(accepted) or 'nothing'}."
+            f"{where}: {found.__name__} {error}. {near(unknown, accepted)}It accepts {', '.join(accepted) or 'none'}."
         ) from error
 
 

@@ -11,7 +11,7 @@ from utils.errors import ConfigError
 def lean(cls):
     """An optimizer class of torch.optim whose methods do not import torch._dynamo: 2 s and 150 MB at the first one.
 
-    The class keeps its name and base, so isinstance, state_dicts and hooks are as ever. Anything else is returned as it is.
+    The class keeps its name and base, so isinstance, state_dicts and hooks are as ever. All else is returned as is.
     """
     if not (
         inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer) and cls.__module__.startswith("torch.optim.")
@@ -37,8 +37,7 @@ def load_state(optimizer, state):
     for parameter, kept in optimizer.state.items():
         for name, value in kept.items():
             if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                if value.stride() != parameter.stride():
-                    kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def trainable(model, pattern="*", place="optimizer"):

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 from utils.errors import CheckpointError, ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
-_held = {}  # folder → its open lock file; the lock is the process's, and goes with it
+_held: dict[Path, IO[str]] = {}  # folder → its open lock file; the lock is the process's, and goes with it
 
 
 def create(parent, run_id=None):
@@ -155,7 +156,7 @@ def is_locked(folder):
 
 
 def write_environment(folder, **more):
-    """environment.json: what, beside the config, made the run what it is. A resume adds its own entry under "resumes"."""
+    """environment.json: what, beside the config, made the run what it is. A resume adds its own under "resumes"."""
     path = Path(folder) / "environment.json"
     now = {
         "time": datetime.now().astimezone().isoformat(),

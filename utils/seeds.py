@@ -70,7 +70,7 @@ def drawn_from(seed, epoch):
 
 def state():
     """Where every generator stands, in plain values and tensors."""
-    kind, keys, position, has_gauss, cached = np.random.get_state()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     version, internal, gauss = random.getstate()
     accelerators = []
     if torch.accelerator.is_available():
@@ -79,7 +79,7 @@ def state():
     return {
         "torch": torch.get_rng_state(),
         "accelerators": accelerators,
-        "numpy": [kind, keys.tolist(), int(position), int(has_gauss), float(cached)],
+        "numpy": [kind, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
         "python": [version, list(internal), gauss],
     }
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from utils.errors import Stopped
 
-_NAMES = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
+_NAMES: dict[int, str] = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
 _received: list[int] = []
 
 
@@ -42,7 +42,7 @@ def check():
 
 
 def check_together(meet):
-    """The same for all processes at once: with several, they ask each other where `meet` says so, and leave together."""
+    """The same for all processes at once: several ask each other where `meet` says so, and leave together."""
     from utils import processes
 
     if processes.size() > 1 and meet and processes.any_of_all(bool(_received)) and not _received:

@@ -19,7 +19,7 @@ BASES = ("torch.nn.Module", "torch.optim.Optimizer", "torch.optim.lr_scheduler.L
 
 
 def may_import(name):
-    """Whether a module of this dotted name may be imported to look for an object: neither Python's own nor our tools."""
+    """Whether a module of this name may be imported to look for an object: not Python's own, none of our tools."""
     top = name.partition(".")[0]
     return top not in sys.stdlib_module_names and top not in NEVER and not (ROOT / f"{top}.py").exists()
 

@@ -128,8 +128,8 @@ def test_numbers_go_on_after_a_checkpoint_in_the_middle_of_an_epoch(tmp_path, ki
 
 
 def test_a_metric_objects_list_goes_on_after_a_checkpoint(tmp_path):
-    first, second, largest = Metrics([Largest()]), Metrics([]), Largest()
-    second = Metrics([largest])
+    largest = Largest()
+    first, second = Metrics([Largest()]), Metrics([largest])
     add(first, some_batches())
     checkpoint.save(checkpoint.plain(first.state_dict()), tmp_path / "a.pth")
     second.load_state_dict(checkpoint.load(tmp_path / "a.pth"))

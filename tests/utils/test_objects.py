@@ -167,5 +167,5 @@ def test_a_constructors_own_config_error_is_passed_on_as_it_is():
 
 def test_a_refused_name_says_how_to_give_the_config_oneself():
     judge = objects.refuse_strangers("latest.pth: loss", [])
-    with pytest.raises(CheckpointError, match=r"latest.pth: loss: .*'os.system'.*\n.*-c FILE.*--trust"):
+    with pytest.raises(CheckpointError, match=r"^latest.pth: loss: .*names 'os.*\n.*-c FILE.*--trust"):
         objects.locate("os.system", types.ModuleType("home"), "loss.type", judge)
