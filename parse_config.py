@@ -139,8 +139,7 @@ class ConfigParser:
 
     def find(self, name, module=None):
         """The class or function that section `name` names."""
-        section = self._section(name)
-        return self._locate(section if isinstance(section, str) else section["type"], self._home(name, module), name)
+        return self._locate(self._section(name), self._home(name, module), name)
 
     def remember(self, name, made):
         """Let {"from": "name.attribute"} read off an object that was made another way."""
@@ -156,11 +155,12 @@ class ConfigParser:
     def _place(self, path):
         return f"{self.source}: {path}"
 
-    def _locate(self, kind, home, path):
+    def _locate(self, spec, home, path):
+        kind, place = (spec, path) if isinstance(spec, str) else (spec["type"], f"{path}.type")
         judge, section = None, path.partition(".")[0]
         if section in self.strangers and not self.trust:
-            judge = objects.refuse_strangers(self._place(path), imports.users_folders())
-        found = objects.locate(kind, home, f"{self._place(path)}.type", judge)
+            judge = objects.refuse_strangers(self._place(place), imports.users_folders())
+        found = objects.locate(kind, home, self._place(place), judge)
         if section == "optimizer":
             from utils.optim import lean
 
@@ -170,15 +170,15 @@ class ConfigParser:
     def _make(self, spec, home, path, args=(), kwargs=None, call=True):
         if isinstance(spec, list):
             return [self._make(item, home, f"{path}.{i}", args, kwargs, call) for i, item in enumerate(spec)]
-        spec = {"type": spec} if isinstance(spec, str) else spec
-        if "type" not in spec:
+        if isinstance(spec, dict) and "type" not in spec:
             return {name: self._make(item, home, f"{path}.{name}", args, kwargs, call) for name, item in spec.items()}
+        found = self._locate(spec, home, path)
+        spec = {} if isinstance(spec, str) else spec
         given = {name: self._value(value, home, f"{path}.args.{name}") for name, value in spec.get("args", {}).items()}
         if twice := sorted(given.keys() & (kwargs or {}).keys()):
             raise ConfigError(f"{self._place(path)}.args.{twice[0]}: is given by the code; leave it out.")
-        found = self._locate(spec["type"], home, path)
         made = objects.make(found, args, {**given, **(kwargs or {})}, self._place(path), call)
-        return made if call else _named(made, spec.get("name"), spec["type"].rpartition(".")[2])
+        return made if call else _named(made, spec.get("name"), getattr(found, "__name__", path))
 
     def _value(self, value, home, path):
         """An argument's value: objects in it are made first, {"from": "data_loader.x"} is read off what was made."""

@@ -23,7 +23,7 @@ def main(config):
 
     device = devices.start(config)
     try:
-        data_loader = config.init_obj("data_loader")
+        data_loader = build.training(config)
         valid_data_loader = build.validation(config, data_loader)
         model = build.model(config, device)
         criterion = build.criterion(config, device)

@@ -6,6 +6,7 @@ It runs train.py three times with config.json: once unbroken, once until SIGTERM
 resume. Then it runs test.py on the first run's best checkpoint and keeps what the model said.
 """
 
+import io
 import json
 import os
 import signal
@@ -66,9 +67,8 @@ def history(run):
 
 
 def mistakes(checkpoint):
-    """(images (N, 28, 28), guesses, truths) of the test digits that test.py sees the model get wrong; surest first."""
+    """(images, guesses, truths, tested) of the test digits that the model gets wrong in test.py; the surest first."""
     import test as script  # this project's, not Python's own
-
     from data_loader.datasets import IdxImages
 
     outputs = []
@@ -90,9 +90,12 @@ def mistakes(checkpoint):
 
 def draw_curves(axes, unbroken, resumed):
     """Loss against epochs: the unbroken run as lines, the resumed one as rings on top."""
-    per_epoch = next(line["step"] for line in unbroken if line["epoch"] == 2) - VALID_STEPS
+    per_epoch = unbroken[-1]["step"] / unbroken[-1]["epoch"]
     stop = STOP_AT / per_epoch
-    for name, color, words in (("loss", TRAIN, "training (with dropout)"), ("val_loss", VALID, "validation")):
+    for name, color, words, above in (
+        ("loss", TRAIN, "training, with dropout", 27),
+        ("val_loss", VALID, "validation", 11),
+    ):
         for lines, broken in ((unbroken, False), (resumed, True)):
             points = [(line["step"] / per_epoch, line[name]) for line in lines if name in line]
             x, y = zip(*points)
@@ -100,7 +103,7 @@ def draw_curves(axes, unbroken, resumed):
                 axes.plot(x, y, "o", ms=7.5, mfc="none", mec=RING, mew=1.1, zorder=4)
             else:
                 axes.plot(x, y, "-o", color=color, lw=1.8, ms=3, zorder=3)
-                axes.annotate(words, (x[-1], y[-1]), (0, 11), textcoords="offset points", color=color, ha="right")
+                axes.annotate(words, (10.1, y[-1]), (0, above), textcoords="offset points", color=color, ha="right")
     axes.axvline(stop, color=RING, lw=1.1, ls=(0, (4, 3)), zorder=1)
     axes.annotate(
         f"SIGTERM during batch {STOP_AT},\ninside epoch {int(stop) + 1}; then resumed",
@@ -135,35 +138,32 @@ def draw(file, unbroken, resumed, wrong):
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from PIL import Image
 
     images, guesses, truths, total = wrong
     mpl.rcParams.update({"font.family": "DejaVu Sans", "font.size": 10, "text.color": INK})
     figure = plt.figure(figsize=(11, 4.7), dpi=150, facecolor="white")
-    left, right = figure.add_gridspec(
-        1, 2, width_ratios=(1, 1.02), left=0.045, right=0.985, top=0.8, bottom=0.105, wspace=0.09
-    )
-    curves = figure.add_subplot(left)
-    draw_curves(curves, unbroken, resumed)
+    margins = {"left": 0.045, "right": 0.985, "top": 0.8, "bottom": 0.105}
+    left, right = figure.add_gridspec(1, 2, width_ratios=(1, 1.02), wspace=0.09, **margins)
+    draw_curves(figure.add_subplot(left), unbroken, resumed)
     draw_digits(figure, right, images, guesses, truths)
-    for area, title, below, color in (
+    for x, title, below in (
         (
-            left,
+            0.016,
             "Stopped inside an epoch and resumed: the same loss",
             "Lines: never stopped. Rings: stopped and resumed.",
-            INK,
         ),
         (
-            right,
+            right.get_position(figure).x0,
             f"Wrong on {len(images)} of {total:,} held-out digits",
             "The surest mistakes: the guess in red, the truth in grey.",
-            INK,
         ),
     ):
-        place = area.get_position(figure)
-        x = place.x0 if area is right else 0.016
-        figure.text(x, 0.925, title, size=12.5, weight="bold", color=color)
+        figure.text(x, 0.925, title, size=12.5, weight="bold")
         figure.text(x, 0.865, below, color=PALE)
-    figure.savefig(file, metadata={"Software": None})
+    with io.BytesIO() as drawn:
+        figure.savefig(drawn)
+        Image.open(drawn).convert("RGB").quantize(96).save(file, format="PNG", optimize=True)
 
 
 def main(file=ROOT / "docs" / "picture.png"):

@@ -24,7 +24,7 @@ TIMES = {"seconds", "samples_per_second", "data_wait"}  # the numbers that no tw
 
 
 class Done(NamedTuple):
-    """What a command left: its exit code, what it printed, what its `main` returned (None where that was not reached)."""
+    """What a command left: its exit code, what it printed, and what its `main` returned, None where it did not."""
 
     code: int
     out: str

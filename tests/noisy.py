@@ -111,7 +111,7 @@ class Median:
 
 
 def config(saved, **sections):
-    """The config of a run with everything drawn; 50 examples in batches of 8, so the last one holds 2. `trainer` is merged."""
+    """The config of a run over 50 examples in batches of 8, so the last one holds 2. `trainer` is merged."""
     trainer = {"epochs": 4, "save_dir": str(saved), "keep_last": 0, "tensorboard": False}
     return {
         "name": "noisy",
@@ -129,7 +129,7 @@ def config(saved, **sections):
 
 
 def everything(saved, **sections):
-    """The config of a run that also averages its weights, accumulates with a remainder, validates, and steps its schedule."""
+    """The config of a run that also averages its weights, accumulates, validates, and steps its schedule by updates."""
     trainer = {"ema_decay": 0.9, "accumulate": 2, "clip_grad_norm": 1.0, "monitor": "min val_loss", "epochs": 3}
     given = {
         "valid_data_loader": loader(13, batch_size=4, num_workers=0),

@@ -1,4 +1,4 @@
-"""A small project written as the forks of this template are: one file here for their model, loss, loader, trainer and main."""
+"""A small project written as the forks of this template are, with what they keep in several modules in one file."""
 
 import argparse
 import collections

@@ -5,10 +5,11 @@ import os
 import signal
 import sys
 
+import old_project
 import pytest
 import torch
-
 from lab import differences_of_checkpoints, history, load
+
 from utils.errors import exit_code
 
 pytest.importorskip("tensorboard")
@@ -40,7 +41,6 @@ CONFIG = {
 @pytest.fixture
 def old(lab, monkeypatch):
     """The command of the old project: its words → (exit code, its trainer)."""
-    import old_project
 
     def command(*words, config=CONFIG, len_epoch=None):
         lab.as_in_a_new_process()
@@ -100,8 +100,6 @@ def test_old_project_takes_keys_of_its_own(lab, old):
 
 def test_old_project_that_a_signal_stops_goes_on_from_its_last_epoch(lab, old, monkeypatch):
     """Its loop counts no batches, so what is behind it in the epoch is trained again."""
-    import old_project
-
     assert old()[0] == 0
     forward, seen = old_project.DigitModel.forward, []
 

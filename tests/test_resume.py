@@ -1,6 +1,7 @@
 """A run that was stopped and resumed is the run that never was stopped; and what a resume may change, it says."""
 
 import json
+import multiprocessing
 import os
 import shutil
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 import toy
 from lab import differences, differences_of_checkpoints, history, load
+
+from utils import runs
 
 FORKS = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -46,7 +49,7 @@ def test_run_stopped_at_an_epochs_end_goes_on_as_if_it_never_was(lab):
 @FORKS
 @pytest.mark.parametrize("workers", [0, 2])
 def test_run_stopped_inside_an_epoch_goes_on_as_if_it_never_was(lab, workers):
-    """Seven batches make four updates an epoch, the last of a lone batch; batch 12 is in update 7, saved is update 5."""
+    """Seven batches make four updates an epoch, the last of a lone batch; batch 12 is in update 7."""
     config = noisy.everything(lab.saved, trainer={"save_steps": 5})
     config["data_loader"]["args"]["num_workers"] = workers
     whole = unbroken(lab, config)
@@ -100,7 +103,7 @@ def test_epochs_of_a_given_length_go_on_as_if_they_never_were_stopped(lab):
 
 @pytest.mark.parametrize("batch", [6, 8, 13])
 def test_validations_inside_an_epoch_are_neither_lost_nor_doubled(lab, batch):
-    """A validation and a save at every second update; the run stops just after a save, at an epoch's start, and between."""
+    """Both come at every second update; the run stops just after a save, at an epoch's start, and between."""
     config = noisy.everything(lab.saved, trainer={"valid_steps": 2, "save_steps": 2, "early_stop": 9})
     whole = unbroken(lab, config)
     broken = stopped_by_an_error(lab, config, batch)
@@ -170,6 +173,28 @@ def test_run_that_max_steps_ended_does_nothing_when_it_is_resumed(lab):
     assert files(lab.run) == before
 
 
+def test_run_that_lost_its_patience_inside_an_epoch_does_nothing_when_it_is_resumed(lab):
+    config = toy.config(lab.saved, script=[1, 1], trainer={"valid_steps": 1, "early_stop": 2})
+    config["data_loader"]["args"]["batch_size"] = 2
+    config["arch"]["args"]["steps"] = 4
+    lab.train(config)
+    assert load(lab.run / "latest.pth")["step"] == 3
+    before = files(lab.run)
+    done = lab.resume(lab.run / "latest.pth")
+    assert done.code == 0 and "Nothing left to do: val_loss has not improved in 2 validations" in done.out
+    assert files(lab.run) == before
+
+
+def test_run_whose_patience_ended_inside_an_epoch_goes_on_when_it_is_given_more(lab):
+    config = toy.config(lab.saved, script=[1, 1], trainer={"valid_steps": 1, "epochs": 2})
+    config["data_loader"]["args"]["batch_size"] = 2
+    config["arch"]["args"]["steps"] = 4
+    lab.train(config, "--run-id", "unbroken")
+    lab.train(config, "--run-id", "broken", "trainer.early_stop=2")
+    lab.resume(lab.saved / "toy/broken/latest.pth", "trainer.early_stop=0")
+    assert_same_runs(lab.saved / "toy/unbroken", lab.saved / "toy/broken")
+
+
 def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -208,7 +233,7 @@ def test_more_epochs_under_a_schedule_of_fixed_shape_are_refused_with_what_to_gi
     before = files(lab.run)
     done = lab.resume(lab.run / "latest.pth", "trainer.epochs=4")
     assert done.code == 2 and len(done.err.splitlines()) <= 5
-    assert "lr_scheduler: OneCycleLR was shaped for total_steps=4, and this run would have 8" in done.err
+    assert "lr_scheduler: OneCycleLR was shaped for total_steps=4" in done.err
     assert "lr_scheduler=null optimizer.args.lr=" in done.err
     assert files(lab.run) == before
 
@@ -298,6 +323,57 @@ def test_auto_with_the_name_of_a_finished_run_has_nothing_left_to_do(lab):
     assert done.code == 0 and "Nothing left to do" in done.out and len(lab.runs()) == 1
 
 
+def test_resume_of_a_folder_takes_its_newest_checkpoint(lab):
+    lab.train(toy.config(lab.saved), "trainer.epochs=2")
+    lab.resume(lab.run, "trainer.epochs=3")
+    assert [line["epoch"] for line in history(lab.run)] == [1, 2, 3]
+
+
+@pytest.fixture
+def held_elsewhere():
+    """A function that locks a run's folder in another process, until the test's end."""
+    forks = multiprocessing.get_context("fork")
+    locked, ended = forks.Event(), forks.Event()
+    processes = []
+
+    def hold(folder):
+        runs.lock(folder)
+        locked.set()
+        ended.wait(60)
+
+    def lock(folder):
+        processes.append(forks.Process(target=hold, args=(folder,)))
+        processes[0].start()
+        assert locked.wait(60)
+
+    yield lock
+    ended.set()
+    for process in processes:
+        process.join()
+
+
+@FORKS
+def test_auto_passes_over_a_run_that_another_process_trains(lab, held_elsewhere):
+    config = toy.config(lab.saved, trainer={"epochs": 3})
+    lab.train(config, "--run-id", "busy", "trainer.epochs=2")
+    content = load(lab.saved / "toy/busy/latest.pth")
+    torch.save({**content, "finished": False}, lab.saved / "toy/busy/latest.pth")
+    held_elsewhere(lab.saved / "toy/busy")
+    done = lab.train(config, "-r", "auto")
+    assert "is being trained by another process" in done.out
+    assert len(history(lab.saved / "toy/busy")) == 2
+
+
+@FORKS
+def test_run_that_another_process_trains_is_not_resumed(lab, held_elsewhere):
+    lab.train(toy.config(lab.saved), "trainer.epochs=1")
+    held_elsewhere(lab.run)
+    before = files(lab.run)
+    done = lab.resume(lab.run / "latest.pth", "trainer.epochs=2")
+    assert done.code == 2 and "another process is training this run" in done.err
+    assert files(lab.run) == before
+
+
 def test_damaged_latest_is_named_and_the_newest_sound_one_taken(lab):
     config = toy.config(lab.saved, trainer={"epochs": 3})
     lab.train(config, "trainer.epochs=2")
@@ -369,7 +445,7 @@ def test_checkpoint_opens_with_plain_torch_load_and_names_what_it_holds(lab):
 
 
 def test_moving_average_is_the_state_dict_and_what_trains_is_beside_it(lab):
-    """One update at decay 0.9 from the start: average = 0.9 × start + 0.1 × trained; torch's first average is a copy."""
+    """After two updates it is 0.9 × first + 0.1 × second: torch's average begins as a copy of the first."""
     config = noisy.config(lab.saved, trainer={"ema_decay": 0.9, "max_steps": 2, "save_steps": 1, "epochs": None})
     lab.train(config, "lr_scheduler=null", "--run-id", "two")
     lab.train(config, "lr_scheduler=null", "--run-id", "one", "trainer.max_steps=1")

