@@ -44,6 +44,7 @@ class ConfigParser:
         self.strangers: frozenset[str] = frozenset()  # sections that a checkpoint's own config brought
         self.checkpoint = None  # the content of `resume`, once it was read
         self.changes = []  # [(dotted path, saved, now)] of a resumed run
+        self.continues = self.resume is not None  # in the checkpoint's folder; from an older one a new run branches off
         self._folder = None
         self._built = {}
         given = (modification or {}).items()
@@ -98,6 +99,7 @@ class ConfigParser:
         imports.add(runs.config_folders(path.parent, imports.known()))
         config = cls({**saved, **given}, path, None, run_id)._set_all(changed)
         config.checkpoint = content
+        config.continues = runs.is_newest(path, content)
         config.strangers = frozenset(saved) - frozenset(given)
         complete = description.with_defaults
         config.changes = description.differences(complete(saved), complete(config.config))
@@ -228,10 +230,9 @@ class ConfigParser:
 
     def _begin_folder(self):
         more = {"config_folders": imports.users_folders(), "changes": [list(change) for change in self.changes]}
-        if self.resume is not None and runs.is_newest(self.resume, self.checkpoint):
-            folder = self.resume.parent
-        else:
-            folder = runs.create(self.runs_dir, self.run_id)
+        folder = self.resume.parent if self.continues else runs.create(self.runs_dir, self.run_id)
+        runs.lock(folder)
+        if not self.continues:
             more["resumed_from"] = str(self.resume) if self.resume is not None else None
         write_json(as_json(self._config), folder / "config.json")
         runs.write_environment(folder, **more)

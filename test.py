@@ -74,6 +74,7 @@ def _loader_of(config, split):
 
 def _made(config, name):
     loader = config.init_obj(name)
+    loader.seed = config["seed"]
     config.remember("data_loader", loader)
     return loader
 

@@ -163,8 +163,8 @@ class BaseDataLoader(DataLoader):
         if start:
             get_logger("data").info(f"data     reading over the first {start} batches of the stream")
         rows = _Stream(self.dataset, self.batch_size, self.drop_last, self.collate_fn, self.seed, epoch)
-        for count, batch in itertools.islice(self._loader_of(rows, None), start, None):
-            yield Planned(count, count, iter((batch,)))
+        for here, everywhere, batch in itertools.islice(self._loader_of(rows, None), start, None):
+            yield Planned(here, everywhere, iter((batch,)))
 
     def _loader_of(self, rows, planner):
         """torch's DataLoader over whole batches, with this one's workers and a generator of its own."""
@@ -228,7 +228,7 @@ class _Rows(torch.utils.data.Dataset):
 
 
 class _Stream(IterableDataset):
-    """An IterableDataset, read by the batch: (examples, batch)."""
+    """An IterableDataset, read by the batch: (examples here, everywhere, batch). Each process reads all, keeps its rows."""
 
     def __init__(self, dataset, batch_size, drop_last, collate_fn, seed, epoch):
         self.dataset = dataset
@@ -237,6 +237,7 @@ class _Stream(IterableDataset):
         self.collate_fn = collate_fn
         self.seed = seed
         self.epoch = epoch
+        self.rank, self.size = processes.rank(), processes.size()
 
     def __iter__(self):
         _tell_epoch(self.dataset, self.epoch)
@@ -247,9 +248,10 @@ class _Stream(IterableDataset):
                 samples = [sample for seed in example_seeds for sample in self._next(examples, seed)]
                 if len(samples) < (self.batch_size if self.drop_last else 1):
                     return
+                mine = samples[self.rank :: self.size]
                 seeds.set_host(example_seeds[0] ^ 1)
-                batch = self.collate_fn(samples)
-            yield len(samples), batch
+                batch = self.collate_fn(mine or samples[:1])
+            yield len(mine), len(samples), batch
 
     @staticmethod
     def _next(examples, seed):

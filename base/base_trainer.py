@@ -103,6 +103,7 @@ class BaseTrainer(TrainerState):
                 epoch, started = self.epoch + 1, time.perf_counter()
                 self._tell_loaders(epoch)
                 log = {"epoch": epoch, "step": self.step} | self._run_epoch(epoch)
+                log = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in log.items()}
                 log |= {"step": self.step, "seconds": round(time.perf_counter() - started, 3)}
                 self.epoch, self.position = epoch, None if self.position is None else 0
                 improved = self._judge(log)
@@ -156,7 +157,6 @@ class BaseTrainer(TrainerState):
         """From here on there is a run: its folder, locked, its log and its history up to where it starts."""
         folder, loaders = self.checkpoint_dir, self._loaders()
         if processes.is_main():
-            runs.lock(folder)
             self._inherit_history()
             for loader in loaders.values():
                 loader.write_split(folder / "split.json")

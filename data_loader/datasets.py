@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -55,10 +56,15 @@ def read_idx(folder, name):
             "The digits that come with the project are in data/mnist10k; download=true gets the full MNIST."
         )
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rb") as file:
-        content = file.read()
-    zero, kind, dimensions = struct.unpack_from(">HBB", content)
-    if zero != 0 or kind != 8:
-        raise ConfigError(f"{path.absolute()}: not an IDX file of unsigned bytes.")
-    sizes = struct.unpack_from(f">{dimensions}I", content, 4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(sizes).copy()
+    try:
+        with opened(path, "rb") as file:
+            content = file.read()
+        zero, kind, dimensions = struct.unpack_from(">HBB", content)
+        sizes = struct.unpack_from(f">{dimensions}I", content, 4)
+        if zero != 0 or kind != 8:
+            raise ValueError("it begins with other bytes")
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(sizes).copy()
+    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
+        raise ConfigError(
+            f"{path.absolute()}: not an IDX file of unsigned bytes, or damaged: {error}. Get it again."
+        ) from error

@@ -14,7 +14,7 @@ class History:
 
     def append(self, numbers):
         with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps({name: _finite(value) for name, value in numbers.items()}) + "\n")
+            file.write(json.dumps({name: _plain(value) for name, value in numbers.items()}) + "\n")
 
     def read(self):
         """The lines as dicts; none where there is no file. A last line that a kill cut short is left out."""
@@ -37,7 +37,8 @@ class History:
             os.replace(temporary, self.path)
 
 
-def _finite(value):
+def _plain(value):
+    value = value.tolist() if hasattr(value, "tolist") else value  # a tensor, a numpy scalar
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

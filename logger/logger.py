@@ -34,10 +34,7 @@ def get_logger(name, verbosity=2):
 
     Of several processes only the first says more than errors.
     """
-    root = logging.getLogger()
-    if not any(isinstance(handler, _Console) for handler in root.handlers):
-        root.addHandler(_Console())
-        root.addHandler(_Waiting(capacity=1000))
+    _waiting()
     logger = logging.getLogger(name)
     quiet = os.environ.get("RANK", "0") != "0"
     logger.setLevel(logging.ERROR if quiet else LEVELS[min(max(int(verbosity), 0), 2)])
@@ -49,19 +46,25 @@ def open_log(path):
     close_log()
     file = logging.FileHandler(path, encoding="utf-8", delay=True)
     file.setFormatter(logging.Formatter("%(asctime)s  %(levelname)-7s  %(message)s", "%Y-%m-%d %H:%M:%S"))
-    for handler in _waiting():
-        handler.setTarget(file)
-        handler.flush()
+    _waiting().setTarget(file)
+    _waiting().flush()
 
 
 def close_log():
     """What follows waits for the next file."""
-    for handler in _waiting():
+    handler = _waiting()
+    if handler.target is not None:
         handler.flush()
-        if handler.target is not None:
-            handler.target.close()
-            handler.setTarget(None)
+        handler.target.close()
+        handler.setTarget(None)
 
 
 def _waiting():
-    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _Waiting)]
+    """The handler that waits for a file; the root logger gets it, and the console's, at the first call."""
+    root = logging.getLogger()
+    found = next((handler for handler in root.handlers if isinstance(handler, _Waiting)), None)
+    if found is None:
+        found = _Waiting(capacity=1000)
+        root.addHandler(_Console())
+        root.addHandler(found)
+    return found

@@ -85,7 +85,7 @@ class Stepper:
 
     def _counted_loss(self, total, count):
         weight = 1.0 if self._share else 0.0  # a process without a row only keeps step
-        count = torch.as_tensor(count, dtype=torch.float32, device=total.device) * weight
+        count = torch.as_tensor(count, dtype=total.dtype, device=total.device) * weight
         self._counted = count if self._counted is None else self._counted + count
         return total * (weight * processes.size() / self._planned)
 
@@ -94,7 +94,8 @@ class Stepper:
         if not self._last:
             return
         if self._counted is not None:
-            self._rescale(self._planned / processes.sum_over_all(self._counted))
+            count = processes.sum_over_all(self._counted)
+            self._rescale(torch.where(count > 0, self._planned / count, 0.0))  # all labels ignored: no gradient
             self._counted = None
         for optimizer in self.optimizers:
             if self.clip_grad_norm is not None:

@@ -1,5 +1,6 @@
 """The training loop: `_train_epoch`, five steps. How weights move: stepper.py. When things fall due: `batches`."""
 
+import copy
 import itertools
 import math
 import time
@@ -53,8 +54,9 @@ class Trainer(BaseTrainer):
         interval = interval_of(config.get("lr_scheduler"))
         self.stepper = Stepper(model, optimizer, lr_scheduler, device=device, interval=interval, **how)
         self.train_metrics = Metrics(metric_ftns, device=device)
-        self.valid_metrics = {
-            name: Metrics(metric_ftns, f"val_{name}_" if name else "val_", device) for name in self._validation_sets()
+        self.valid_metrics = {  # metric objects of their own: a validation may come in the midst of an epoch
+            name: Metrics(copy.deepcopy(metric_ftns), f"val_{name}_" if name else "val_", device)
+            for name in self._validation_sets()
         }
         self.position = 0
         self.cursor = [1, 0]  # the pass over the data, and the batches of it that are done

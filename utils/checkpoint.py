@@ -158,11 +158,13 @@ def link(existing, path):
     temporary = Path(path).with_name(f"{Path(path).name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        os.link(existing, temporary)
-    except OSError:
-        shutil.copyfile(existing, temporary)
-    os.replace(temporary, path)
-    temporary.unlink(missing_ok=True)  # replacing a name by another of the same file leaves both
+        try:
+            os.link(existing, temporary)
+        except OSError:
+            shutil.copyfile(existing, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)  # replacing a name by another of the same file leaves both
     _sync_folder(Path(path).parent)
 
 
@@ -216,7 +218,8 @@ def _verify(path):
                 raise CheckpointError(f"{path.absolute()}: its checksum does not match; the file is damaged.")
             return True
         file.seek(max(size - _END_RECORD, 0))
-        if file.read()[:4] != b"PK\x05\x06":
+        end = file.read()
+        if end[:4] != b"PK\x05\x06" or end[-2:] != b"\x00\x00":
             raise CheckpointError(f"{path.absolute()}: incomplete, or not a checkpoint.")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
@@ -260,7 +263,8 @@ def load_weights(model, weights, path):
 
 def _without_wrapper(weights, own):
     """Keys without the prefix that another program's wrapper left; a model's own submodule of that name is kept."""
-    for prefix in ("module.", "_orig_mod."):
-        if weights and all(key.startswith(prefix) for key in weights) and not any(k.startswith(prefix) for k in own):
-            weights = OrderedDict((key[len(prefix) :], value) for key, value in weights.items())
-    return weights
+    readings = [weights]
+    for prefix in ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
+        if all(key.startswith(prefix) for key in weights):
+            readings.append(OrderedDict((key[len(prefix) :], value) for key, value in weights.items()))
+    return max(readings, key=lambda reading: len(own.keys() & reading.keys()))

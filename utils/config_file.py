@@ -66,7 +66,13 @@ def _yaml(text, path):
     class Loader(yaml.SafeLoader):
         pass
 
-    # YAML 1.1 reads 1e-3 as text; JSON, Python and people read a number.
+    # YAML 1.1 reads 1e-3 as text and off as false; JSON, Python and people don't.
+    resolvers = yaml.SafeLoader.yaml_implicit_resolvers.items()
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in pairs if tag != "tag:yaml.org,2002:bool"]
+        for first, pairs in resolvers
+    }
+    Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("(true|false|True|False)$"), list("tfTF"))
     number = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
 
@@ -77,6 +83,9 @@ def _yaml(text, path):
 
     Loader.add_constructor("tag:yaml.org,2002:map", mapping)
     try:
-        return yaml.load(text, Loader=Loader)
+        # What JSON has no word for, a date or .nan, is refused.
+        return json.loads(json.dumps(yaml.load(text, Loader=Loader)), parse_constant=_no_constant)
+    except TypeError as error:
+        raise ConfigError(f"{path.absolute()}: holds what JSON has no word for: {error}. Give it as text.") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path.absolute()}: not YAML: {' '.join(str(error).split())[:200]}") from None

@@ -1,6 +1,8 @@
 """Every key that a config may have, once: the check, the defaults and the README's table come from here."""
 
+import copy
 import difflib
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -136,7 +138,7 @@ def _problems_of(key, value):
         return [f"{key.path}: no '{value}'. {near(value, key.choices)}It is one of {', '.join(key.choices)}."]
     if key.least is not None and value is not None and value < key.least:
         return [f"{key.path}: {value} is too small; the least is {key.least}."]
-    if key.path == "trainer.monitor" and value != "off" and [*value.split(), ""][0] not in ("min", "max"):
+    if key.path == "trainer.monitor" and value != "off" and not re.fullmatch(r"(min|max)\s+\S+", value):
         return [f"{key.path}: '{value}'. Say 'min' or 'max' and a number's name, as in 'min val_loss', or 'off'."]
     return _problems_inside(key.path, value) if {"object", "objects", "list"} & set(kinds) else []
 
@@ -160,7 +162,7 @@ def with_defaults(config):
     for key in KEYS:
         section, _, name = key.path.rpartition(".")
         if key.default is not REQUIRED and key.path != "extra":
-            (filled["trainer"] if section else filled).setdefault(name, key.default)
+            (filled["trainer"] if section else filled).setdefault(name, copy.deepcopy(key.default))
     return filled
 
 

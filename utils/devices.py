@@ -16,7 +16,8 @@ def start(config):
         device = torch.device("cuda", torch.cuda.current_device())
     if config.get("deterministic"):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is refused
-    torch.use_deterministic_algorithms(bool(config.get("deterministic")))
+    if torch.are_deterministic_algorithms_enabled() != bool(config.get("deterministic")):  # the call imports dynamo
+        torch.use_deterministic_algorithms(bool(config.get("deterministic")))
     torch.set_float32_matmul_precision(config.get("matmul_precision", "highest"))
     torch.backends.cudnn.benchmark = bool(config.get("cudnn_benchmark"))
     seeds.seed_everything(config.get("seed", 0))

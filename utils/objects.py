@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import re
 import types
 
 from utils import trust
@@ -76,13 +77,28 @@ def check_arguments(found, args, kwargs, place, partly=False):
     try:
         (signature.bind_partial if partly else signature.bind)(*args, **kwargs)
     except TypeError as error:
-        named = [p.name for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        accepted = named[len(args) :]
-        unknown = next((key for key in kwargs if key not in accepted), None)
-        where = f"{place}.args.{unknown}" if unknown else f"{place}.args"
-        raise ConfigError(
-            f"{where}: {found.__name__} {error}. {near(unknown, accepted)}It accepts {', '.join(accepted) or 'none'}."
-        ) from error
+        raise _argument_error(found, len(args), kwargs, place, error) from error
+
+
+def _argument_error(found, positional, kwargs, place, error):
+    """The ConfigError for a TypeError about arguments, which says of an unexpected one where it stands."""
+    owners = inspect.getmro(found) if inspect.isclass(found) else [found]
+    parameters = [p for owner in owners[:-1] or owners for p in _parameters(owner)]
+    named = dict.fromkeys(p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    accepted = list(named)[positional:]
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    unknown = unknown[1] if unknown and unknown[1] in kwargs else ""
+    where, name = f"{place}.args.{unknown}".rstrip("."), getattr(found, "__name__", str(found))
+    hint = near(unknown, accepted) if unknown else ""
+    problem = str(error).split("() ")[-1]
+    return ConfigError(f"{where}: {name} {problem}. {hint}It accepts {', '.join(accepted) or 'none'}.")
+
+
+def _parameters(found):
+    try:
+        return inspect.signature(found).parameters.values()
+    except (TypeError, ValueError):
+        return []
 
 
 def make(found, args, kwargs, place, call=True):
@@ -96,6 +112,8 @@ def make(found, args, kwargs, place, call=True):
     except Failure:
         raise
     except Exception as error:
+        if isinstance(error, TypeError) and any(f"unexpected keyword argument '{key}'" in str(error) for key in kwargs):
+            raise _argument_error(found, len(args), kwargs, place, error) from error
         name = getattr(found, "__name__", str(found))
         raise ConfigError(f"{place}: building {name} raised {type(error).__name__}: {error}") from error
 

@@ -103,9 +103,9 @@ def find_checkpoint(resume, runs_dir, run_id, warn):
 
 
 def is_newest(path, content):
-    """Whether a checkpoint, with this content, is the newest of its run; from an older one a new run branches off."""
+    """Whether a checkpoint, with this content, is the newest of its run."""
     latest = path.with_name("latest.pth")
-    if content is None or not latest.exists() or latest.samefile(path):
+    if not latest.exists() or latest.samefile(path):
         return True
     _, newest = newest_checkpoint(path.parent, lambda line: None)
     return newest.get("step", 0) <= content.get("step", 0)

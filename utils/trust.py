@@ -30,7 +30,7 @@ def is_allowed(found, path, folders):
     folders: the user's import folders; what is defined in a file there is the user's own.
     """
     module = getattr(found, "__module__", None) or ""
-    if path.rpartition(".")[0] == "torch.nn.functional" and inspect.isbuiltin(found) and _within(module, ("torch._C",)):
+    if path.rpartition(".")[0] == "torch.nn.functional" and inspect.isbuiltin(found):  # its operators, made in C
         return True
     if not (inspect.isclass(found) or inspect.isroutine(found)):
         return False

@@ -100,6 +100,7 @@ class MetricTracker:
             self.writer.add_scalar(key, value)
         if hasattr(value, "detach"):
             value = value.detach()
+            value = value.float() if value.device.type == "mps" else value.double()  # MPS has no float64
         self._sums[key] = self._sums.get(key, 0.0) + value * n
         self._counts[key] = self._counts.get(key, 0) + n
 
