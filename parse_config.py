@@ -44,7 +44,7 @@ class ConfigParser:
         self.strangers: frozenset[str] = frozenset()  # sections that a checkpoint's own config brought
         self.checkpoint = None  # the content of `resume`, once it was read
         self.changes = []  # [(dotted path, saved, now)] of a resumed run
-        self.continues = self.resume is not None  # in the checkpoint's folder; from an older one a new run branches off
+        self.continues = True  # in the checkpoint's folder; from a checkpoint that is not its newest a new run begins
         self._folder = None
         self._built = {}
         given = (modification or {}).items()
@@ -230,10 +230,12 @@ class ConfigParser:
 
     def _begin_folder(self):
         more = {"config_folders": imports.users_folders(), "changes": [list(change) for change in self.changes]}
-        folder = self.resume.parent if self.continues else runs.create(self.runs_dir, self.run_id)
-        runs.lock(folder)
-        if not self.continues:
+        if self.resume is not None and self.continues:
+            folder = self.resume.parent
+        else:
+            folder = runs.create(self.runs_dir, self.run_id)
             more["resumed_from"] = str(self.resume) if self.resume is not None else None
+        runs.lock(folder)
         write_json(as_json(self._config), folder / "config.json")
         runs.write_environment(folder, **more)
         open_log(folder / "train.log")

@@ -99,7 +99,7 @@ class BaseDataLoader(DataLoader):
             return None
         arguments = self.init_kwargs | {"shuffle": False, "drop_last": False, "sampler": self.valid_sampler}
         loader = BaseDataLoader(**arguments)
-        loader.n_samples = len(self.valid_sampler)
+        loader.n_samples, loader.seed = len(self.valid_sampler), self.seed
         return loader
 
     def write_split(self, path):
@@ -228,7 +228,7 @@ class _Rows(torch.utils.data.Dataset):
 
 
 class _Stream(IterableDataset):
-    """An IterableDataset, read by the batch: (examples here, everywhere, batch). Each process reads all, keeps its rows."""
+    """An IterableDataset, by the batch: (examples here, everywhere, batch). Each process reads all, keeps its own."""
 
     def __init__(self, dataset, batch_size, drop_last, collate_fn, seed, epoch):
         self.dataset = dataset

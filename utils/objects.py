@@ -3,7 +3,6 @@
 import functools
 import importlib
 import inspect
-import re
 import types
 
 from utils import trust
@@ -86,8 +85,7 @@ def _argument_error(found, positional, kwargs, place, error):
     parameters = [p for owner in owners[:-1] or owners for p in _parameters(owner)]
     named = dict.fromkeys(p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
     accepted = list(named)[positional:]
-    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-    unknown = unknown[1] if unknown and unknown[1] in kwargs else ""
+    unknown = next((key for key in kwargs if f"unexpected keyword argument '{key}'" in str(error)), "")
     where, name = f"{place}.args.{unknown}".rstrip("."), getattr(found, "__name__", str(found))
     hint = near(unknown, accepted) if unknown else ""
     problem = str(error).split("() ")[-1]
@@ -112,7 +110,7 @@ def make(found, args, kwargs, place, call=True):
     except Failure:
         raise
     except Exception as error:
-        if isinstance(error, TypeError) and any(f"unexpected keyword argument '{key}'" in str(error) for key in kwargs):
+        if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
             raise _argument_error(found, len(args), kwargs, place, error) from error
         name = getattr(found, "__name__", str(found))
         raise ConfigError(f"{place}: building {name} raised {type(error).__name__}: {error}") from error
