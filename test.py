@@ -21,7 +21,7 @@ def main(config, split="test"):
     from utils.metrics import Metrics
 
     device = devices.start(config)
-    loader, split = _loader_of(config, split)
+    asked, (loader, split) = split, _loader_of(config, split)
     content, config.checkpoint = config.checkpoint, None
     if content.get("data") is not None and hasattr(loader, "load_state_dict"):
         loader.load_state_dict(content["data"])
@@ -37,7 +37,14 @@ def main(config, split="test"):
         autocast=precision(config["trainer"]["amp"], device),
     )
     if processes.is_main():
-        _report(config, numbers, split, loader, content)
+        name = "test.json" if asked == "test" else f"test-{asked}.json"
+        about = {
+            "checkpoint": config.resume.name,
+            "epoch": content["epoch"],
+            "split": split,
+            "examples": loader.n_samples,
+        }
+        _report(config.get_logger("test"), config.resume.with_name(name), about, numbers)
     processes.leave()
     return numbers
 
@@ -79,12 +86,9 @@ def _made(config, name):
     return loader
 
 
-def _report(config, numbers, split, loader, content):
-    logger = config.get_logger("test")
+def _report(logger, path, about, numbers):
     for name, value in numbers.items():
         logger.info(f"{name:<24} {value:.4f}")
-    path = config.resume.with_name("test.json")
-    about = {"checkpoint": config.resume.name, "epoch": content["epoch"], "split": split, "examples": loader.n_samples}
     write_json({**about, **numbers}, path)
     logger.info(f"written to {path}")
 

@@ -88,13 +88,14 @@ class BaseTrainer(TrainerState):
         try:
             with signals.watched():
                 self._walk_epochs()
+            self._checkpoints.wait()
+            processes.wait_for_all()
+            self._say_goodbye()
         finally:
             self.writer.close()
             self._checkpoints.wait()
-            processes.wait_for_all()
             runs.unlock(self.checkpoint_dir)
-        self._say_goodbye()
-        close_log()
+            close_log()
         return self.best_log
 
     def _walk_epochs(self):
@@ -157,6 +158,8 @@ class BaseTrainer(TrainerState):
         """From here on there is a run: its folder, locked, its log and its history up to where it starts."""
         folder, loaders = self.checkpoint_dir, self._loaders()
         if processes.is_main():
+            for wreckage in folder.glob("*.tmp"):  # of a write that a kill cut short
+                wreckage.unlink()
             self._inherit_history()
             for loader in loaders.values():
                 loader.write_split(folder / "split.json")

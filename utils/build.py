@@ -1,11 +1,9 @@
 """The parts of a run that take more than their section of the config: what they depend on, where they live."""
 
-import inspect
-
 import torch
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
-from utils import devices, optim
+from utils import devices, optim, processes
 from utils.errors import ConfigError
 
 
@@ -45,15 +43,17 @@ def model(config, device):
 
 
 def wrapped(config, made, device):
-    """The model as the loop calls it: compiled, in DataParallel, in DistributedDataParallel, or as it is."""
-    return devices.wrap(
-        made,
-        device,
-        parallel=config["parallel"],
-        n_gpu=config["n_gpu"],
-        compile_with=config["trainer"]["compile"],
-        warn=config.get_logger("train").warning,
-    )
+    """The model as the loop calls it: compiled, in DistributedDataParallel, in DataParallel, or as it is."""
+    if compile_with := config["trainer"]["compile"]:
+        made = torch.compile(made, **(compile_with if isinstance(compile_with, dict) else {}))
+    wanted = config["n_gpu"] or 0
+    if processes.size() > 1 or (config["parallel"] != "data_parallel" and (config["parallel"] == "none" or wanted < 2)):
+        return processes.wrap(made, device)
+    there = torch.cuda.device_count()
+    if there < max(wanted, 2):
+        asked = f"n_gpu={wanted}" if wanted else "parallel=data_parallel"
+        config.get_logger("train").warning(f"{asked}, but this machine has {there} GPUs; training on {device} alone.")
+    return torch.nn.DataParallel(made, list(range(min(wanted or there, there)))) if there > 1 else made
 
 
 def criterion(config, device):
@@ -69,49 +69,46 @@ def metrics(config, device):
 
 def optimizer(config, made):
     """The optimizer of the parameters that learn; or {name: optimizer}, each of those its `params` pattern matches."""
-    section = config["optimizer"]
-    if isinstance(section, str) or "type" in section:
-        return config.init_obj("optimizer", None, optim.trainable(made, place=f"{config.source}: optimizer"))
-    optimizers = {}
-    for name, spec in section.items():
-        pattern = spec.get("params", "*") if isinstance(spec, dict) else "*"
-        parameters = optim.trainable(made, pattern, f"{config.source}: optimizer.{name}.params")
-        optimizers[name] = config.init_obj(f"optimizer.{name}", None, parameters)
-    return optimizers
+
+    def one(path, spec):
+        pattern, place = spec.get("params", "*"), f"{config.source}: {path}"
+        return config.init_obj(path, None, optim.trainable(made, pattern, place))
+
+    return _each(config, "optimizer", one)
 
 
 def schedule(config, optimizers, data_loader):
     """The learning rate's schedule, told of the run's length where its args leave that out; or {name: schedule}."""
-    section = config.get("lr_scheduler")
-    if section is None:
-        return None
-    if isinstance(section, str) or "type" in section:
-        if isinstance(optimizers, dict):
-            raise ConfigError(
-                f"{config.source}: lr_scheduler: there are several optimizers; give a schedule by each of their names, "
-                f"{', '.join(optimizers)}."
-            )
-        return _one_schedule(config, "lr_scheduler", section, optimizers, data_loader)
-    unknown = [name for name in section if not isinstance(optimizers, dict) or name not in optimizers]
-    if unknown:
-        raise ConfigError(f"{config.source}: lr_scheduler.{unknown[0]}: no optimizer has this name.")
-    return {
-        name: _one_schedule(config, f"lr_scheduler.{name}", spec, optimizers[name], data_loader)
-        for name, spec in section.items()
-    }
-
-
-def _one_schedule(config, path, spec, one_optimizer, data_loader):
-    spec = {"type": spec} if isinstance(spec, str) else spec
-    found, given = config.find(path), spec.get("args", {})
     settings = config["trainer"]
     updates, per_epoch = planned_updates(settings, data_loader)
-    if spec.get("interval", "epoch") == "epoch":
-        updates = settings["epochs"]
-    known = optim.planned_arguments(found, given, updates, per_epoch)
-    if inspect.isclass(found) and issubclass(found, ReduceLROnPlateau) and "mode" not in given:
-        known["mode"] = "max" if settings["monitor"].startswith("max") else "min"
-    return config.init_obj(path, None, one_optimizer, **known)
+    named = optimizers if isinstance(optimizers, dict) else {"": optimizers}
+
+    def one(path, spec):
+        name = path.partition(".")[2]
+        if name not in named:
+            raise ConfigError(
+                f"{config.source}: {path}: which optimizer is it for? Give each schedule by the name of one: "
+                f"{', '.join(named)}."
+            )
+        found, given = config.find(path), spec.get("args", {})
+        steps = updates if spec.get("interval") == "step" else settings["epochs"]
+        known = optim.planned_arguments(found, given, steps, per_epoch)
+        if found is OneCycleLR and "max_lr" not in given:  # the optimizer's rate is the one it climbs to
+            known["max_lr"] = [group["lr"] for group in named[name].param_groups]
+        if found is ReduceLROnPlateau and "mode" not in given:
+            known["mode"] = "max" if settings["monitor"].startswith("max") else "min"
+        return config.init_obj(path, None, named[name], **known)
+
+    return _each(config, "lr_scheduler", one) if config.get("lr_scheduler") is not None else None
+
+
+def _each(config, name, make):
+    """make(dotted path, spec) of a section's one object, or of each in {name: object}."""
+    section = config[name]
+    section = {"type": section} if isinstance(section, str) else section
+    if "type" in section:
+        return make(name, section)
+    return {key: make(f"{name}.{key}", {"type": s} if isinstance(s, str) else s) for key, s in section.items()}
 
 
 def planned_updates(settings, data_loader):

@@ -23,18 +23,22 @@ _COMMENT = b"sha256:"
 _COMMENT_SIZE = len(_COMMENT) + 64
 
 
-def plain(value):
+def plain(value, keep=lambda tensor, path: tensor, path=()):
     """`value` made of what a checkpoint may hold: tensors, numbers, text, None, and dicts, lists and tuples of them.
 
-    numpy scalars become Python numbers, numpy arrays lists, anything else its text.
+    numpy scalars become Python numbers, numpy arrays lists, anything else its text. keep(tensor, path of keys): what
+    stands in a tensor's place.
     """
-    if value is None or isinstance(value, torch.Tensor) or type(value) in (bool, int, float, str, bytes):
-        return value
+    if isinstance(value, torch.Tensor):
+        return keep(value, path)
     if isinstance(value, dict):
-        made = OrderedDict if isinstance(value, OrderedDict) else dict
-        return made((plain(key), plain(item)) for key, item in value.items())
+        pairs = ((plain(key), plain(item, keep, (*path, key))) for key, item in value.items())
+        return OrderedDict(pairs) if isinstance(value, OrderedDict) else dict(pairs)
     if isinstance(value, (list, tuple, set, frozenset)):
-        return (tuple if isinstance(value, tuple) else list)(plain(item) for item in value)
+        items = (plain(item, keep, (*path, i)) for i, item in enumerate(value))
+        return tuple(items) if isinstance(value, tuple) else list(items)
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return next((kind(value) for kind in (bool, int, float, str) if isinstance(value, kind)), str(value))
@@ -47,33 +51,25 @@ class HostCopy:
         self._kept = {}
 
     def of(self, state):
-        """`state` with each tensor copied, strides kept; tensors that share their memory share the copy's too."""
+        """`state` in plain values, each tensor copied, strides kept; those that share memory share the copy's, too."""
         seen, kept = {}, {}
 
-        def copy(value, path):
-            if isinstance(value, torch.Tensor):
-                source = value.detach()
-                identity = (source.data_ptr(), source.shape, source.stride(), source.dtype)
-                if source.numel() == 0 or identity not in seen:
-                    seen[identity] = kept[path] = self._buffer(path, source).copy_(source)
-                return seen[identity]
-            if isinstance(value, dict):
-                return type(value)((key, copy(item, (*path, key))) for key, item in value.items())
-            if isinstance(value, (list, tuple)):
-                return type(value)(copy(item, (*path, i)) for i, item in enumerate(value))
-            return value
+        def copied(tensor, path):
+            source = tensor.detach()
+            identity = (source.data_ptr() or path, source.shape, source.stride(), source.dtype)
+            if identity not in seen:
+                seen[identity] = kept[path] = self._buffer(path, source).copy_(source)
+            return seen[identity]
 
-        copied = copy(state, ())
+        made = plain(state, copied)
         self._kept = kept
-        return copied
+        return made
 
     def _buffer(self, path, source):
-        buffer = self._kept.get(path)
-        fresh = torch.empty_like(source, device="cpu")
-        if buffer is None:
-            return fresh
-        same = (buffer.shape, buffer.dtype, buffer.stride()) == (fresh.shape, fresh.dtype, fresh.stride())
-        return buffer if same else fresh
+        kept = self._kept.get(path)
+        if kept is None or (kept.shape, kept.dtype, kept.stride()) != (source.shape, source.dtype, source.stride()):
+            kept = torch.empty_like(source, device="cpu")
+        return kept
 
 
 class Writer:
@@ -90,7 +86,7 @@ class Writer:
     def write(self, state, paths, afterwards=lambda: None):
         """Write `state` once, under the first of `paths`; the others become links to it, in this order."""
         self.wait()
-        copied = self._copies.of(plain(state))
+        copied = self._copies.of(state)
         self._thread = threading.Thread(target=self._run, args=(copied, paths, afterwards), name="checkpoint")
         self._thread.start()
 

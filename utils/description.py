@@ -61,7 +61,7 @@ KEYS = (
         "from `torch.optim`; or names → several, each with `params`, a pattern of parameter names"),
     Key("lr_scheduler", "object objects null", None,
         "from `torch.optim.lr_scheduler`, plus `interval`: `epoch` (default) or `step`; "
-        "`total_steps`, `T_max` and `steps_per_epoch` are filled in from the plan of the run"),
+        "`total_steps`, `T_max`, `steps_per_epoch` and `max_lr` are filled in from the plan and the optimizer"),
     Key("loss", "object", REQUIRED,
         "function `(output, target)` from `model/loss.py`, or a class such as `torch.nn.CrossEntropyLoss`"),
     Key("metrics", "list", [],

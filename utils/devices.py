@@ -40,26 +40,6 @@ def pick(name="auto", n_gpu=None):
         ) from error
 
 
-def wrap(model, device, parallel="auto", n_gpu=None, compile_with=False, warn=print):
-    """The model as the loop calls it: in DistributedDataParallel, in DataParallel, compiled, or as it is.
-
-    parallel: "auto" | "none" | "data_parallel"; n_gpu > 1 is the older way to say data_parallel. compile_with: true, or
-    the arguments of torch.compile. warn: told once where there are fewer devices than asked for.
-    """
-    if compile_with:
-        model = torch.compile(model, **(compile_with if isinstance(compile_with, dict) else {}))
-    if processes.size() > 1:
-        return processes.wrap(model, device)
-    wanted = n_gpu or torch.cuda.device_count()
-    if parallel == "data_parallel" or (parallel == "auto" and (n_gpu or 0) > 1):
-        there = torch.cuda.device_count()
-        if there < max(wanted, 2):
-            warn(f"data_parallel: {wanted or 'several'} GPUs are asked for, there are {there}; training on {device}.")
-        if there > 1:
-            return torch.nn.DataParallel(model, device_ids=list(range(min(wanted, there))))
-    return model
-
-
 def memory_format(channels_last):
     return torch.channels_last if channels_last else torch.contiguous_format
 

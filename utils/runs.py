@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
+from utils import imports
 from utils.errors import CheckpointError, ConfigError
 
-ROOT = Path(__file__).resolve().parents[1]
 _held: dict[Path, IO[str]] = {}  # folder → its open lock file; the lock is the process's, and goes with it
 
 
@@ -191,7 +191,7 @@ def _git(*arguments):
     """What git prints, '' where there is no git or no repository."""
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=20
+            ["git", *arguments], cwd=imports.ROOT, capture_output=True, text=True, errors="replace", timeout=20
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

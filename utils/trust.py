@@ -9,7 +9,8 @@ import inspect
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from utils import imports
+
 NEVER = {"utils", "base", "logger", "extras", "parse_config", "tests", "benchmarks"}
 OURS = {"model", "data_loader", "trainer"}
 ANY_OF = ("torch.nn", "torch.optim", "torchvision.models", "torchvision.transforms", "torchvision.ops", "torchmetrics")
@@ -21,7 +22,7 @@ BASES = ("torch.nn.Module", "torch.optim.Optimizer", "torch.optim.lr_scheduler.L
 def may_import(name):
     """Whether a module of this name may be imported to look for an object: not Python's own, none of our tools."""
     top = name.partition(".")[0]
-    return top not in sys.stdlib_module_names and top not in NEVER and not (ROOT / f"{top}.py").exists()
+    return top not in sys.stdlib_module_names and top not in NEVER and not (imports.ROOT / f"{top}.py").exists()
 
 
 def is_allowed(found, path, folders):
