@@ -32,4 +32,6 @@ def lab(tmp_path, monkeypatch, capsys):
 def checkout(tmp_path):
     folder = tmp_path / "checkout"
     folder.mkdir()
-    return Checkout(folder)
+    made = Checkout(folder)
+    yield made
+    made.end()

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -121,16 +122,17 @@ class Checkout:
 
     def __init__(self, folder):
         self.root = folder
+        self._started = []
         for path in [*ROOT.glob("*.py"), ROOT / "config.json"]:
             shutil.copy(path, folder)
         for room in ("base", "data_loader", "logger", "model", "trainer", "utils"):
             shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "data").symlink_to(ROOT / "data")
 
-    def start(self, *words, **more):
+    def start(self, *words):
         """python WORDS, as a process in a session of its own."""
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *map(str, words)],
             cwd=self.root,
             env=environment,
@@ -138,8 +140,18 @@ class Checkout:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            **more,
         )
+        self._started.append(process)
+        return process
+
+    def end(self):
+        """Leave nothing behind of what a failed test has started."""
+        for process in self._started:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.communicate()
 
     def run(self, *words):
         """A Done of python WORDS."""

@@ -25,9 +25,10 @@ class Noisy(Dataset):
 
 
 class Net(nn.Sequential):
-    """Batch statistics and dropout; and at a batch that the environment's INTERRUPT names, a signal or an error.
+    """Batch statistics and dropout; it draws when it is evaluated, too, as Monte Carlo dropout does.
 
-    As in "train 7 SIGINT", "valid 1 raise", "train 3 SIGINT SIGINT"; batches of each kind count from 1 in this process.
+    At the batch that the environment names, INTERRUPT="train 7 SIGINT" or "valid 1 raise", it sends itself the signal
+    or signals, or raises; the batches of each kind count from 1 in this process.
     """
 
     def __init__(self):
@@ -43,7 +44,8 @@ class Net(nn.Sequential):
                 if action == "raise":
                     raise RuntimeError("the interruption that was asked for")
                 os.kill(os.getpid(), getattr(signal, action))
-        return super().forward(x)
+        noise = 0 if self.training else 0.01 * (torch.rand(1) + np.random.rand() + random.random())
+        return super().forward(x) + noise
 
 
 class Image(nn.Sequential):

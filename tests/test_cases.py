@@ -215,6 +215,17 @@ def test_last_window_of_accumulated_batches_is_a_whole_update(lab):
     assert load(lab.run / "latest.pth")["state_dict"]["w"].item() == -3.0
 
 
+def test_batches_of_unequal_size_accumulate_to_the_gradient_of_all_their_examples(lab):
+    """y is 0 … 6 in batches of 2, 2, 2 and 1: the derivative of mean (w − y)² at 0 is −6, so w becomes 6.
+
+    With each batch's mean weighted alike it would be 6.75.
+    """
+    config = odd_window(lab.saved, loss="toy.squared")
+    config["trainer"]["accumulate"] = 4
+    lab.train(config | {"data_loader": toy.rows(7, batch_size=2)})
+    assert load(lab.run / "latest.pth")["state_dict"]["w"].item() == pytest.approx(6, abs=1e-6)
+
+
 def test_schedule_by_step_counts_updates_and_not_batches(lab):
     schedule = {"type": "ExponentialLR", "args": {"gamma": 0.5}, "interval": "step"}
     lab.train(odd_window(lab.saved, lr_scheduler=schedule))

@@ -109,11 +109,29 @@ def of_session(session):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("args", [{}, {"persistent_workers": True}], ids=["", "persistent"])
+@pytest.mark.parametrize(("interrupt", "code"), [("none 0", 0), ("train 3 raise", 1), ("train 3 SIGTERM", 143)])
+def test_run_with_workers_comes_to_its_end(lab, checkout, monkeypatch, interrupt, code, args):
+    """Python ends what is left of them by SIGTERM, which they leave to their parent, and waits for that."""
+    monkeypatch.setenv("INTERRUPT", interrupt)
+    config = noisy.config(lab.saved, trainer={"epochs": 1})
+    config["data_loader"] = noisy.loader(400, batch_size=8, num_workers=2, **args)
+    process = checkout.start("train.py", "-c", lab.write(config))
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    assert not of_session(process.pid)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for left processes in /proc")
+@pytest.mark.parametrize(
+    "workers", [{}, {"multiprocessing_context": "spawn", "persistent_workers": True}], ids=["forked", "spawned"]
+)
 @pytest.mark.parametrize("name", CODES)
-def test_signal_to_the_whole_group_ends_it_without_traceback_or_orphans(lab, checkout, name):
-    config = noisy.config(lab.saved, lr_scheduler=None, trainer={"epochs": 100_000})
-    config["data_loader"] = noisy.loader(400, batch_size=8, shuffle=True, num_workers=2)
+def test_signal_to_the_whole_group_ends_it_without_traceback_or_orphans(lab, checkout, name, workers):
+    """The workers get it, too, and are needed until the update of 25 batches is done. Spawned ones inherit no handler."""
+    config = noisy.config(lab.saved, lr_scheduler=None, trainer={"epochs": 100_000, "accumulate": 25})
+    config["data_loader"] = noisy.loader(400, batch_size=8, shuffle=True, num_workers=2, **workers)
     process = checkout.start("train.py", "-c", lab.write(config), "--run-id", "one")
     folder = lab.saved / "noisy/one"
     deadline = time.monotonic() + 60

@@ -64,6 +64,10 @@ def mean_target(output, target):
     return target.mean() + 0 * output.sum()
 
 
+def squared(output, target):
+    return ((output - target) ** 2).mean()
+
+
 class ProbeSGD(torch.optim.SGD):
     """Notes the learning rate of every step."""
 

@@ -85,7 +85,8 @@ class Stepper:
 
     def _counted_loss(self, total, count):
         weight = 1.0 if self._share else 0.0  # a process without a row only keeps step
-        count = torch.as_tensor(count, dtype=total.dtype, device=total.device) * weight
+        exact = torch.promote_types(total.dtype, torch.float32)  # bfloat16 stops counting at 256
+        count = torch.as_tensor(count, dtype=exact, device=total.device) * weight
         self._counted = count if self._counted is None else self._counted + count
         return total * (weight * processes.size() / self._planned)
 

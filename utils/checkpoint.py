@@ -56,7 +56,7 @@ class HostCopy:
 
         def copied(tensor, path):
             source = tensor.detach()
-            identity = (source.data_ptr() or path, source.shape, source.stride(), source.dtype)
+            identity = (source.device, source.data_ptr() or path, source.shape, source.stride(), source.dtype)
             if identity not in seen:
                 seen[identity] = kept[path] = self._buffer(path, source).copy_(source)
             return seen[identity]
@@ -108,7 +108,7 @@ class Writer:
         except SaveError as error:
             self._error = error
         except Exception as error:  # nothing may be lost in a thread
-            self._error = SaveError(f"{paths[0]}: could not be saved, linked or tidied: {error!r}")
+            self._error = SaveError(f"{paths[0]}: could not be saved, linked or tidied: {error}")
 
 
 def save(state, path):
@@ -124,8 +124,9 @@ def save(state, path):
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
-        temporary.unlink(missing_ok=True)
         raise SaveError(_why_not_saved(path, error)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _seal(file):
@@ -158,6 +159,8 @@ def link(existing, path):
             os.link(existing, temporary)
         except OSError:
             shutil.copyfile(existing, temporary)
+            with open(temporary, "r+b") as file:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)  # replacing a name by another of the same file leaves both

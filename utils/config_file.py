@@ -1,6 +1,7 @@
 """Config files: JSON or YAML, UTF-8 with or without a byte-order mark, no key twice, no NaN."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -25,14 +26,14 @@ def read(path):
 def value_of(text):
     """A value from the command line: JSON where it parses, else the text itself."""
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except ValueError:
         return text
 
 
 def _json(text, path):
     try:
-        return json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         line = text.splitlines()[error.lineno - 1] if text.strip() else ""
         raise ConfigError(
@@ -49,6 +50,11 @@ def _no_key_twice(pairs):
             raise ValueError(f"the key '{name}' stands twice in one object; keep one of them.")
         made[name] = value
     return made
+
+
+def _finite(text):
+    value = float(text)
+    return value if math.isfinite(value) else _no_constant(text)
 
 
 def _no_constant(name):

@@ -12,7 +12,7 @@ REQUIRED = "required"
 
 
 class Key(NamedTuple):
-    """path: dotted. kinds: what the value may be (see KINDS). least: smallest number. choices: the words accepted."""
+    """path: dotted. kinds: what the value may be (see KINDS). least, most: of a number. choices: the words accepted."""
 
     path: str
     kinds: str
@@ -20,6 +20,7 @@ class Key(NamedTuple):
     text: str
     least: float | None = None
     choices: tuple[str, ...] = ()
+    most: float | None = None
 
 
 def _is_object(value):
@@ -86,7 +87,7 @@ KEYS = (
     Key("trainer.compile", "switch args", False, "`torch.compile` the model; or its arguments"),
     Key("trainer.accumulate", "whole", 1, "batches in an update; `batch_size` × this is the effective batch", 1),
     Key("trainer.clip_grad_norm", "number null", None, "largest norm of the gradients", 0),
-    Key("trainer.ema_decay", "number null", None, "evaluate a moving average of the weights, of this decay (0.999)", 0),
+    Key("trainer.ema_decay", "number null", None, "evaluate a moving average of the weights; its decay", 0, most=1),
     Key("trainer.channels_last", "switch", False, "memory format of images and convolutions; faster for most of them"),
     Key("trainer.tensorboard", "switch", True, "write TensorBoard files"),
     Key("extra", "anything", None, "your own"),
@@ -138,6 +139,8 @@ def _problems_of(key, value):
         return [f"{key.path}: no '{value}'. {near(value, key.choices)}It is one of {', '.join(key.choices)}."]
     if key.least is not None and value is not None and value < key.least:
         return [f"{key.path}: {value} is too small; the least is {key.least}."]
+    if key.most is not None and value is not None and value > key.most:
+        return [f"{key.path}: {value} is too large; the most is {key.most}."]
     if key.path == "trainer.monitor" and value != "off" and not re.fullmatch(r"(min|max)\s+\S+", value):
         return [f"{key.path}: '{value}'. Say 'min' or 'max' and a number's name, as in 'min val_loss', or 'off'."]
     return _problems_inside(key.path, value) if {"object", "objects", "list"} & set(kinds) else []

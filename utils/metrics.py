@@ -25,6 +25,11 @@ class Metrics:
             raise ConfigError(f"metrics: two numbers would be called '{twice[0]}'; give one of them another 'name'.")
         self._functions = {name_of(m): m for m in metric_ftns if not _is_object(m)}
         self._objects = {name_of(m): m for m in metric_ftns if _is_object(m)}
+        alone = [name for name, metric in self._objects.items() if not hasattr(metric, "dist_sync_fn")]
+        if alone and processes.size() > 1:
+            raise ConfigError(
+                f"metrics: '{alone[0]}' can't be gathered from several processes; torchmetrics' objects can."
+            )
         self._examples = 0
         self.reset()
 

@@ -9,9 +9,8 @@ import inspect
 import sys
 from pathlib import Path
 
-from utils import imports
-
-NEVER = {"utils", "base", "logger", "extras", "parse_config", "tests", "benchmarks"}
+SCRIPTS = {"train", "test", "predict", "export", "tune", "compare", "new_project", "parse_config"}
+NEVER = {"utils", "base", "logger", "extras", "tests", "benchmarks", *SCRIPTS}
 OURS = {"model", "data_loader", "trainer"}
 ANY_OF = ("torch.nn", "torch.optim", "torchvision.models", "torchvision.transforms", "torchvision.ops", "torchmetrics")
 CLASSES_OF = ("torch.utils.data", "torchvision.datasets")
@@ -22,7 +21,7 @@ BASES = ("torch.nn.Module", "torch.optim.Optimizer", "torch.optim.lr_scheduler.L
 def may_import(name):
     """Whether a module of this name may be imported to look for an object: not Python's own, none of our tools."""
     top = name.partition(".")[0]
-    return top not in sys.stdlib_module_names and top not in NEVER and not (imports.ROOT / f"{top}.py").exists()
+    return top not in sys.stdlib_module_names and top not in NEVER
 
 
 def is_allowed(found, path, folders):

@@ -133,6 +133,17 @@ def test_an_update_whose_labels_are_all_ignored_leaves_the_weights():
     assert torch.equal(weights(model), before)
 
 
+def test_examples_are_counted_exactly_where_the_loss_is_in_half_precision():
+    model, batches = some_model(torch.float32), some_batches((256, *[1] * 256), torch.float32)  # bfloat16 has no 257
+    expected = full_gradient(model, batches)
+    an_update(
+        a_stepper(model, lr=0.0),
+        batches,
+        lambda output, target: (F.cross_entropy(output, target, reduction="sum").bfloat16(), len(target)),
+    )
+    assert equal(gradients(model), expected, 1e-4)
+
+
 # --- clipping ---
 
 
@@ -159,10 +170,11 @@ def test_clipping_of_a_class_weighted_loss_is_on_its_true_gradient():
 
 def test_clipping_in_fp16_is_on_true_gradients_not_on_scaled_ones():
     model, batches = some_model(torch.float32), some_batches((5, 3), torch.float32)
-    stepper = a_stepper(model, lr=0.0, amp="fp16", clip_grad_norm=1e6)
+    expected = full_gradient(model, batches)
+    stepper = a_stepper(model, lr=0.0, amp="fp16", clip_grad_norm=10.0)
+    assert expected.norm() < 10.0 < expected.norm() * stepper.scaler.get_scale()
     an_update(stepper, batches)
-    assert stepper.scaler.get_scale() > 1000  # else nothing would be shown
-    assert equal(gradients(model), full_gradient(model, batches), 1e-2)
+    assert equal(gradients(model), expected, 1e-2)
 
 
 def test_fp16_moves_the_weights_by_the_true_gradient():

@@ -135,13 +135,14 @@ def test_a_comment_that_is_not_the_checksum_is_refused(tmp_path, comment):
     assert is_refused(path)
 
 
-def test_compressed_entries_are_refused_before_they_are_unpacked(tmp_path):
-    torch.save({"weights": torch.zeros(1000)}, tmp_path / "plain.pth")
-    with zipfile.ZipFile(tmp_path / "plain.pth") as plain, zipfile.ZipFile(tmp_path / "bomb.pth", "w") as bomb:
+def test_compressed_entries_are_refused_though_they_are_no_smaller(tmp_path):
+    noise = torch.randint(256, (4000,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    torch.save({"weights": noise}, tmp_path / "plain.pth")
+    with zipfile.ZipFile(tmp_path / "plain.pth") as plain, zipfile.ZipFile(tmp_path / "packed.pth", "w") as packed:
         for entry in plain.namelist():
-            bomb.writestr(entry, plain.read(entry), zipfile.ZIP_DEFLATED)
+            packed.writestr(entry, plain.read(entry), zipfile.ZIP_DEFLATED)
     with pytest.raises(CheckpointError, match="compressed"):
-        checkpoint.load(tmp_path / "bomb.pth")
+        checkpoint.load(tmp_path / "packed.pth")
 
 
 def test_entries_that_claim_more_than_the_file_holds_are_refused(tmp_path):
@@ -194,11 +195,18 @@ def test_a_writer_killed_before_the_rename_leaves_the_old_file(small, monkeypatc
         assert torch.equal(checkpoint.load(small)["weights"], torch.arange(4.0)), step
 
 
-def test_a_new_file_is_on_the_disk_before_it_takes_the_old_ones_name(small, monkeypatch):
-    steps = []
+@pytest.fixture
+def steps(monkeypatch):
+    """The order in which files are forced to the disk and take their names."""
+    noted = []
     fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (steps.append("fsync"), fsync(descriptor))[1])
-    monkeypatch.setattr(os, "replace", lambda *paths: (steps.append("replace"), replace(*paths))[1])
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (noted.append("fsync"), fsync(descriptor))[1])
+    monkeypatch.setattr(os, "replace", lambda *paths: (noted.append("replace"), replace(*paths))[1])
+    return noted
+
+
+def test_a_new_file_is_on_the_disk_before_it_takes_the_old_ones_name(small, steps):
+    steps.clear()
     checkpoint.save({"weights": torch.zeros(4)}, small)
     assert steps == ["fsync", "replace", "fsync"]  # the file, its name, the folder that holds the name
 
@@ -256,6 +264,13 @@ def test_where_links_do_not_exist_a_link_is_a_copy(small, monkeypatch):
     best = small.with_name("best.pth")
     checkpoint.link(small, best)
     assert best.read_bytes() == small.read_bytes() and not best.samefile(small)
+
+
+def test_a_copy_is_on_the_disk_before_it_takes_the_old_ones_name(small, monkeypatch, steps):
+    monkeypatch.setattr(os, "link", no_links)
+    steps.clear()
+    checkpoint.link(small, small.with_name("best.pth"))
+    assert steps == ["fsync", "replace", "fsync"]
 
 
 def test_a_copy_that_does_not_fit_on_the_disk_leaves_nothing_behind(small, monkeypatch, full_disk):

@@ -108,20 +108,19 @@ def test_a_judge_sees_every_module_before_it_is_imported():
 
 def test_an_unknown_argument_is_named_with_its_place_the_nearest_and_what_is_accepted():
     said = message(objects.make, Net, (), {"classes": 10, "dropuot": 0.1}, "config.json: arch")
-    assert said == (
-        "config.json: arch.args.dropuot: Net got an unexpected keyword argument 'dropuot'. Did you mean 'dropout'? "
-        "It accepts classes, dropout."
-    )
+    assert said.startswith("config.json: arch.args.dropuot: Net") and "unexpected keyword argument 'dropuot'" in said
+    assert said.endswith("Did you mean 'dropout'? It accepts classes, dropout.")
 
 
 def test_a_missing_argument_is_named_with_what_is_accepted():
     said = message(objects.make, Net, (), {}, "config.json: arch")
-    assert said == "config.json: arch.args: Net missing a required argument: 'classes'. It accepts classes, dropout."
+    assert said.startswith("config.json: arch.args: Net") and "missing a required argument: 'classes'" in said
+    assert said.endswith("It accepts classes, dropout.")
 
 
 def test_a_missing_argument_is_not_blamed_on_one_that_is_passed_on():
     said = message(objects.make, Loader, (), {"drop_last": True}, "data_loader")
-    assert said.startswith("data_loader.args: Loader missing a required argument: 'folder'")
+    assert said.startswith("data_loader.args: Loader") and "missing a required argument: 'folder'" in said
 
 
 def test_an_argument_that_the_code_gives_is_not_among_the_accepted():
@@ -143,9 +142,8 @@ def test_a_function_without_arguments_stays_itself():
 
 
 def test_an_unknown_argument_of_a_bound_function_is_found_before_it_is_called():
-    assert "loss.args.wieght: loss got an unexpected" in message(
-        objects.make, loss, (), {"wieght": 2.0}, "loss", call=False
-    )
+    said = message(objects.make, loss, (), {"wieght": 2.0}, "loss", call=False)
+    assert said.startswith("loss.args.wieght: loss") and "Did you mean 'weight'?" in said
 
 
 def test_what_a_constructor_raises_is_told_with_its_place():
