@@ -1,9 +1,11 @@
 """The loader that a fork's loaders inherit: torch's DataLoader, with batches that depend on nothing but the seed."""
 
+import atexit
 import inspect
 import itertools
 import json
 import signal
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -134,7 +136,7 @@ class BaseDataLoader(DataLoader):
             self._inner = self._loader_of(
                 _Rows(self.dataset, self.collate_fn, self.batch_sampler is None), self._planner
             )
-        source = iter(self._inner)
+        source = _opened(self._inner)
         for here, everywhere, _, _ in plan:
             yield Planned(here, everywhere, source)
 
@@ -163,7 +165,7 @@ class BaseDataLoader(DataLoader):
         if start:
             get_logger("data").info(f"data     reading over the first {start} batches of the stream")
         rows = _Stream(self.dataset, self.batch_size, self.drop_last, self.collate_fn, self.seed, epoch)
-        for here, everywhere, batch in itertools.islice(self._loader_of(rows, None), start, None):
+        for here, everywhere, batch in itertools.islice(_opened(self._loader_of(rows, None)), start, None):
             yield Planned(here, everywhere, iter((batch,)))
 
     def _loader_of(self, rows, planner):
@@ -182,6 +184,25 @@ class BaseDataLoader(DataLoader):
             prefetch_factor=self.prefetch_factor,
             persistent_workers=self.persistent_workers and planner is not None,
         )
+
+
+_sources: weakref.WeakSet[Any] = weakref.WeakSet()  # iterators of inner loaders, whose workers may be alive
+
+
+def _opened(inner):
+    source = iter(inner)
+    _sources.add(source)
+    atexit.unregister(_end_workers)
+    atexit.register(_end_workers)  # anew, so that it runs before what was registered earlier
+    return source
+
+
+def _end_workers():
+    """At exit Python would end workers by SIGTERM, which they leave to their parent, and wait for it to work."""
+    for source in [source for source in _sources if hasattr(source, "_shutdown_workers")]:
+        source._shutdown_workers()
+        for worker in source._workers:
+            worker.kill()
 
 
 class _Planner:

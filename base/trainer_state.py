@@ -100,8 +100,8 @@ class TrainerState:
         for name, value in self._others().items():
             if name in content.get("objects", {}):
                 _restore(value, content["objects"][name], name, path)
-        for name, value in content.get("counters", {}).items():
-            setattr(self, name, value)
+        for name in content.get("counters", {}).keys() & set(self.COUNTERS):
+            setattr(self, name, content["counters"][name])
         if content.get("monitor", self.monitor) != self.monitor:
             self.not_improved = 0
         self.saved_step = self.step

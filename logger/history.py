@@ -48,8 +48,12 @@ def line_of(log, epochs):
     for name, value in log.items():
         if name == "seconds":
             words.append(f"{value:.1f} s")
-        elif name == "samples_per_second":
-            words.append(f"{value:,.0f} samples/s")
-        elif name not in ("epoch", "step", "partial", "data_wait"):
-            words.append(f"{name} {value:<8.4g}" if isinstance(value, float) else f"{name} {value}")
+        elif name not in ("epoch", "step", "lr", "samples_per_second", "data_wait", "partial"):
+            words.append(f"{name} {_short(value)}")
     return "  ".join(words)
+
+
+def _short(value):
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3g}"

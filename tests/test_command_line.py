@@ -305,7 +305,7 @@ def test_evaluation_writes_into_the_runs_folder_and_makes_no_new_one(lab):
 def test_evaluation_takes_the_split_that_is_asked_for(lab, split, examples):
     lab.train(toy.config(lab.saved), "trainer.epochs=1")
     lab.test(lab.run / "latest.pth", "--split", split)
-    assert json.loads((lab.run / "test.json").read_text())["examples"] == examples
+    assert json.loads((lab.run / f"test-{split}.json").read_text())["examples"] == examples
 
 
 def test_evaluation_uses_the_averaged_weights(lab):

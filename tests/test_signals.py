@@ -95,8 +95,15 @@ def test_run_in_another_thread_needs_no_handlers(lab):
     assert done.code == 0 and len(history(lab.run)) == 1
 
 
+def left_of_session(session, seconds=5):
+    """The processes that a session still has after a while; Python's resource tracker outlives its parent a little."""
+    deadline = time.monotonic() + seconds
+    while (found := of_session(session)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
 def of_session(session):
-    """The processes that a session still has."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -119,7 +126,7 @@ def test_run_with_workers_comes_to_its_end(lab, checkout, monkeypatch, interrupt
     process = checkout.start("train.py", "-c", lab.write(config))
     process.communicate(timeout=60)
     assert process.returncode == code
-    assert not of_session(process.pid)
+    assert not left_of_session(process.pid)
 
 
 @pytest.mark.slow
@@ -129,7 +136,7 @@ def test_run_with_workers_comes_to_its_end(lab, checkout, monkeypatch, interrupt
 )
 @pytest.mark.parametrize("name", CODES)
 def test_signal_to_the_whole_group_ends_it_without_traceback_or_orphans(lab, checkout, name, workers):
-    """The workers get it, too, and are needed until the update of 25 batches is done. Spawned ones inherit no handler."""
+    """The workers get it, too, and are needed until the update of 25 batches is done."""
     config = noisy.config(lab.saved, lr_scheduler=None, trainer={"epochs": 100_000, "accumulate": 25})
     config["data_loader"] = noisy.loader(400, batch_size=8, shuffle=True, num_workers=2, **workers)
     process = checkout.start("train.py", "-c", lab.write(config), "--run-id", "one")
@@ -142,9 +149,8 @@ def test_signal_to_the_whole_group_ends_it_without_traceback_or_orphans(lab, che
     out, err = process.communicate(timeout=60)
     assert process.returncode == CODES[name]
     assert "Traceback" not in out + err and len(err.splitlines()) == 1, err
-    assert not of_session(process.pid)
+    assert not left_of_session(process.pid)
 
     epoch = load(folder / "latest.pth")["epoch"]
-    words = (f"trainer.epochs={epoch + 1}", "data_loader.args.num_workers=0")
-    assert lab.train(config, "-r", folder / "latest.pth", *words).code == 0
+    assert lab.train(config, "-r", folder / "latest.pth", f"trainer.epochs={epoch + 1}").code == 0
     assert [line["epoch"] for line in history(folder)] == list(range(1, epoch + 2))
