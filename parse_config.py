@@ -13,6 +13,7 @@ from pathlib import Path
 from logger import get_logger, open_log
 from utils import config_file, description, imports, objects, runs, write_json
 from utils.errors import ConfigError
+from utils.util import as_plain
 
 HOMES = {
     "arch": "model.model",
@@ -45,6 +46,7 @@ class ConfigParser:
         self.checkpoint = None  # the content of `resume`, once it was read
         self.changes = []  # [(dotted path, saved, now)] of a resumed run
         self.continues = True  # in the checkpoint's folder; from a checkpoint that is not its newest a new run begins
+        self.reuses = False  # a folder of this run_id, begun before and without a checkpoint
         self._folder = None
         self._built = {}
         given = (modification or {}).items()
@@ -87,22 +89,24 @@ class ConfigParser:
     @classmethod
     def _resumed(cls, resume, given, changed, run_id):
         """The saved config of the checkpoint that -r names, with the given sections in the place of the saved ones."""
+        complete = description.with_defaults
         path, content = None, {}
         if resume is not None:
-            runs_dir = cls(given)._set_all(changed).runs_dir if given else None
+            runs_dir = None if isinstance(resume, Path) else cls(complete(given))._set_all(changed).runs_dir
             path, content = runs.find_checkpoint(resume, runs_dir, run_id, get_logger("config").warning)
         if path is None:
-            return cls(given, None, None, run_id)._set_all(changed)
-        saved = content.get("config")
-        if not isinstance(saved, dict):
+            config = cls(given, None, None, run_id)._set_all(changed)
+            config.reuses = resume == "auto" and run_id is not None
+            return config
+        saved = content.get("config", {})
+        if not (saved or given):
             raise ConfigError(f"{path}: the checkpoint holds no config; give one with -c FILE.")
         imports.add(runs.config_folders(path.parent, imports.known()))
         config = cls({**saved, **given}, path, None, run_id)._set_all(changed)
         config.checkpoint = content
         config.continues = runs.is_newest(path, content)
         config.strangers = frozenset(saved) - frozenset(given)
-        complete = description.with_defaults
-        config.changes = description.differences(complete(saved), complete(config.config))
+        config.changes = description.differences(complete(saved), complete(config.config)) if saved else []
         return config
 
     def set(self, path, value):
@@ -201,7 +205,7 @@ class ConfigParser:
             raise ConfigError(f"{self._place(path)}: '{source}': {section} is not made before this; there is {made}.")
         found = self._built[section]
         for name in names:
-            if not hasattr(found, name):
+            if name.startswith("_") or not hasattr(found, name):
                 hint = description.near(name, dir(found))
                 raise ConfigError(f"{self._place(path)}: {type(found).__name__} has no '{name}'. {hint}".rstrip())
             found = getattr(found, name)
@@ -213,6 +217,8 @@ class ConfigParser:
     @property
     def runs_dir(self):
         """Where the runs of this name go."""
+        if "name" not in self._config:
+            raise ConfigError(f"{self.source}: name: missing. {description.PATHS['name'].text}.")
         return Path(self._config["trainer"]["save_dir"]).absolute() / str(self._config["name"])
 
     @property
@@ -232,11 +238,13 @@ class ConfigParser:
         more = {"config_folders": imports.users_folders(), "changes": [list(change) for change in self.changes]}
         if self.resume is not None and self.continues:
             folder = self.resume.parent
+        elif self.reuses and (self.runs_dir / self.run_id).exists():
+            folder = self.runs_dir / self.run_id
         else:
             folder = runs.create(self.runs_dir, self.run_id)
             more["resumed_from"] = str(self.resume) if self.resume is not None else None
         runs.lock(folder)
-        write_json(as_json(self._config), folder / "config.json")
+        write_json(as_plain(self._config), folder / "config.json")
         runs.write_environment(folder, **more)
         open_log(folder / "train.log")
         return folder
@@ -258,16 +266,7 @@ class ConfigParser:
         return self._config.get(name, default)
 
     def __reduce__(self):
-        return OrderedDict, (list(as_json(self._config).items()),)
-
-
-def as_json(config):
-    """The config as JSON has it; what is no plain value (a logger that a fork put there) becomes its text."""
-    if isinstance(config, dict):
-        return OrderedDict((str(name), as_json(value)) for name, value in config.items())
-    if isinstance(config, (list, tuple)):
-        return [as_json(item) for item in config]
-    return config if config is None or isinstance(config, (bool, int, float, str)) else str(config)
+        return OrderedDict, (list(as_plain(self._config).items()),)
 
 
 def _key_and_value(override):

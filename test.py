@@ -15,6 +15,8 @@ from utils.errors import ConfigError, exit_code
 def main(config, split="test"):
     """{name: number} of the checkpoint `config.resume` on a split of its data; also written into the run's folder."""
     config.check()
+    if config.checkpoint is None:
+        raise ConfigError("-r: no run of this name has a checkpoint.")
     from trainer.evaluate import evaluate
     from trainer.stepper import precision
     from utils import build, checkpoint, devices, processes
@@ -52,7 +54,6 @@ def main(config, split="test"):
 def _loader_of(config, split):
     """(loader, split) of the data to evaluate on."""
     section = config["data_loader"]
-    section = {"type": section} if isinstance(section, str) else section
     if split == "test" and config["test_data_loader"] is not None:
         return _made(config, "test_data_loader"), split
     if split == "test":
@@ -60,7 +61,7 @@ def _loader_of(config, split):
 
         if "training" in inspect.signature(config.find("data_loader")).parameters:
             off = {"training": False, "shuffle": False, "validation_split": 0}
-            config["data_loader"] = {**section, "args": {**section.get("args", {}), **off}}
+            config["data_loader"] = {**section, "args": {**section["args"], **off}}
             return _made(config, "data_loader"), split
         config.get_logger("test").info(
             f"There is no test_data_loader, and {section['type']} has no test part (no argument 'training'): "

@@ -4,14 +4,15 @@ import functools
 import math
 import time
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from base import trainer_state
 from base.base_data_loader import BaseDataLoader
-from base.trainer_state import TrainerState
 from logger import History, TensorboardWriter, close_log, line_of
-from utils import checkpoint, description, inf_loop, processes, runs, signals
+from utils import checkpoint, description, inf_loop, processes, runs, seeds, signals
 from utils.errors import Diverged, Stopped
 
 
@@ -19,13 +20,16 @@ class EndOfRun(Exception):
     """The run has what it was to have, inside an epoch."""
 
 
-class BaseTrainer(TrainerState):
+class BaseTrainer:
     """Epochs, the best one, patience, checkpoints, resume and the log; a subclass has `_train_epoch`.
 
     model: on its device. criterion, metric_ftns: as the subclass uses them. optimizer: one, or {name: one}. config: a
     ConfigParser; further arguments are kept in `extra_arguments`. What a subclass sets on itself and has a state_dict
     (schedules, more optimizers, models, trackers, an inf_loop) is saved and restored without being named.
     """
+
+    # Attributes of plain values that a checkpoint keeps, too.
+    COUNTERS: tuple[str, ...] = ("position", "lines", "not_improved", "judged", "best_log")
 
     def __init__(self, model, criterion, metric_ftns, optimizer, config, *extra, **more):
         self.config = config
@@ -40,15 +44,16 @@ class BaseTrainer(TrainerState):
         self.save_period = settings["save_period"]
         self.early_stop = settings["early_stop"] or math.inf
         self.monitor = settings["monitor"]
-        self.mnt_mode, self.mnt_metric = ("off", "") if self.monitor == "off" else self.monitor.split()
+        self.mnt_mode, self.mnt_metric = (*self.monitor.split(), "")[:2]
         self.mnt_best = -math.inf if self.mnt_mode == "max" else math.inf
         self.not_improved = 0  # validations in a row without improvement
         self.best_log = {}
         self.start_epoch = 1
         self.epoch = 0  # the last one that is complete
         self.step = 0  # optimizer updates so far
-        self.position: Any = None  # batches of the epoch under way; None where a subclass doesn't count them
-        self.judged = None  # the (epoch, step) of the numbers that were last compared with the best
+        self.position = 0  # batches of the epoch under way, where a subclass counts them
+        self.lines = 0  # of metrics.jsonl
+        self.judged: Any = None  # the (epoch, step) of the numbers that were last compared with the best
         self.saved_step = 0
         self.writer = TensorboardWriter(lambda: config.log_dir, self.logger, settings["tensorboard"])
         self._checkpoints = checkpoint.Writer()
@@ -73,14 +78,23 @@ class BaseTrainer(TrainerState):
         """Everything of an epoch that is measured: {name: number}."""
         return self._train_epoch(epoch)
 
+    def _evaluated(self):
+        """The model whose weights a checkpoint's `state_dict` holds."""
+        return self.model
+
     def on_epoch_end(self, epoch, log):
-        """Called after an epoch is saved, with its numbers; for a subclass."""
+        """Called after an epoch is saved, with its numbers; for a subclass. What it changes is not in that save."""
 
     def train(self):
         """Train until epochs, steps or patience are used up; return the best epoch's log (unmonitored: the last's)."""
         self.epoch = self.start_epoch - 1
         self._tell_loaders(self.start_epoch)
-        self._restore_rest()
+        if self._restored is not None:
+            trainer_state.restore_rest(self, self._restored, self.config.resume)
+            self._restored = self.config.checkpoint = None  # memory that nobody needs any more
+        elif processes.size() > 1:  # one seed made the same weights; from here each process draws its own dropout
+            seeds.seed_everything(int(seeds.example_seeds(self.config.get("seed") or 0, 0, 1, processes.rank())[0]))
+        self.saved_step = self.step
         if reason := self._finished():
             self.logger.info(f"Nothing left to do: {reason}.")
             return self.best_log
@@ -88,8 +102,8 @@ class BaseTrainer(TrainerState):
         try:
             with signals.watched():
                 self._walk_epochs()
-            self._checkpoints.wait()
-            processes.wait_for_all()
+                self._checkpoints.wait()
+                processes.wait_for_all()
             self._say_goodbye()
         finally:
             self.writer.close()
@@ -101,24 +115,28 @@ class BaseTrainer(TrainerState):
     def _walk_epochs(self):
         try:
             while not self._finished():
-                epoch, started = self.epoch + 1, time.perf_counter()
-                self._tell_loaders(epoch)
-                log = {"epoch": epoch, "step": self.step} | self._run_epoch(epoch)
-                log = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in log.items()}
-                log |= {"step": self.step, "seconds": round(time.perf_counter() - started, 3)}
-                self.epoch, self.position = epoch, None if self.position is None else 0
-                improved = self._judge(log)
-                self._report(log, "best so far" if improved else "")
-                self._save_checkpoint(epoch, save_best=improved)
-                self.on_epoch_end(epoch, log)
+                try:
+                    self._walk_epoch(self.epoch + 1)
+                except EndOfRun:  # between two updates: the position first, then what there is to measure
+                    self._save_position()
+                    self._report(self._measure_so_far() | {"partial": True}, "(a part of the epoch)")
         except Stopped as stop:
             self._save_position()
             self._checkpoints.wait()
             stop.args = (f"{stop} Go on with -r {self._newest_name()}",)
             raise
-        except EndOfRun:  # between two updates: the position first, then what there is to measure
-            self._save_position()
-            self._report(self._measure_so_far() | {"partial": True}, "(a part of the epoch)")
+
+    def _walk_epoch(self, epoch):
+        started = time.perf_counter()
+        self._tell_loaders(epoch)
+        log = {"epoch": epoch, "step": self.step} | self._run_epoch(epoch)
+        log = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in log.items()}
+        log |= {"step": self.step, "seconds": round(time.perf_counter() - started, 3)}
+        self.epoch, self.position = epoch, 0
+        improved = self._judge(log)
+        self._report(log, "best so far" if improved else "")
+        self._save_checkpoint(epoch, save_best=improved)
+        self.on_epoch_end(epoch, log)
 
     def _measure_so_far(self):
         """The log of an epoch that ends early."""
@@ -158,9 +176,10 @@ class BaseTrainer(TrainerState):
         """From here on there is a run: its folder, locked, its log and its history up to where it starts."""
         folder, loaders = self.checkpoint_dir, self._loaders()
         if processes.is_main():
-            for wreckage in folder.glob("*.tmp"):  # of a write that a kill cut short
+            for wreckage in folder.glob("*.pth.*.tmp"):  # of a write that a kill cut short
                 wreckage.unlink()
-            self._inherit_history()
+            resumed = self.config.resume
+            self.history.cut(self.lines, resumed and Path(resumed).parent / "metrics.jsonl")
             for loader in loaders.values():
                 loader.write_split(folder / "split.json")
         self.writer.purge_step = self.step + 1 if self.step else None
@@ -177,9 +196,11 @@ class BaseTrainer(TrainerState):
 
     def _report(self, log, remark):
         """An epoch's numbers to the files and to people."""
+        self.lines += 1
         if processes.is_main():
             self.history.append(log)
-            self.writer.numbers({name: value for name, value in log.items() if isinstance(value, float)}, self.step)
+            numbers = {name: value for name, value in log.items() if isinstance(value, float)}
+            self.writer.numbers(numbers, self.step or log["epoch"])
             self.writer.flush()
             self.logger.info(f"{line_of(log, self.epochs)}  {remark}".rstrip())
 
@@ -191,15 +212,20 @@ class BaseTrainer(TrainerState):
         kept = [f"checkpoint-epoch{epoch}.pth"] if epoch % self.save_period == 0 else []
         self._save([*(["model_best.pth"] if save_best else []), *kept, "latest.pth"])
 
+    def _resume_checkpoint(self, path):
+        """Put the weights, the optimizer and the epoch back; `train` does the rest, once the subclass is complete."""
+        self._restored = getattr(self.config, "checkpoint", None) or checkpoint.load(path, self.logger.warning)
+        trainer_state.restore(self, self._restored, path)
+
     def _save_position(self):
-        """Save the latest inside an epoch; a subclass that does not count batches keeps its last epoch's."""
-        if self.position is not None:
+        """Save the latest inside an epoch; where no batch of it was counted, the last epoch's stands."""
+        if self.position:
             self._save(["latest.pth"])
 
     def _save(self, names):
         self._check_loss()
         self.saved_step = self.step
-        state = self._state()
+        state = trainer_state.state_of(self)
         if processes.is_main():
             self._checkpoints.write(state, [self.checkpoint_dir / name for name in names], self._drop_old)
 

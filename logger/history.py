@@ -2,8 +2,9 @@
 
 import json
 import math
-import os
 from pathlib import Path
+
+from utils.util import replacing
 
 
 class History:
@@ -16,25 +17,13 @@ class History:
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps({name: _plain(value) for name, value in numbers.items()}) + "\n")
 
-    def read(self):
-        """The lines as dicts; none where there is no file. A last line that a kill cut short is left out."""
-        if not self.path.exists():
-            return []
-        with open(self.path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
-
-    def cut(self, epoch, step):
-        """Drop what a resume writes again: epochs after the complete `epoch`, but for what lies before update `step`.
-
-        The line of an epoch's part goes, too: the resume trains all of it.
-        """
-        lines = self.read()
-        kept = [line for line in lines if line["epoch"] <= epoch or 0 < line["step"] <= step]
-        kept = [line for line in kept if not line.get("partial")]
-        if self.path.exists():
-            temporary = self.path.with_suffix(".tmp")
-            temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-            os.replace(temporary, self.path)
+    def cut(self, lines, source=None):
+        """Begin with the first `lines` lines of `source`, another run's file, or else of its own."""
+        source = Path(source or self.path)
+        if source.exists():
+            kept = source.read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
+            with replacing(self.path) as temporary:
+                temporary.write_text("".join(kept), encoding="utf-8")
 
 
 def _plain(value):

@@ -51,14 +51,12 @@ class Trainer(BaseTrainer):
         self.accumulate = settings["accumulate"]
         self.memory_format = devices.memory_format(settings["channels_last"])
         how = {name: settings[name] for name in ("amp", "clip_grad_norm", "ema_decay")}
-        interval = interval_of(config.get("lr_scheduler"))
-        self.stepper = Stepper(model, optimizer, lr_scheduler, device=device, interval=interval, **how)
+        self.stepper = Stepper(model, optimizer, lr_scheduler, device=device, **how)
         self.train_metrics = Metrics(metric_ftns, device=device)
         self.valid_metrics = {  # metric objects of their own: a validation may come in the midst of an epoch
             name: Metrics(copy.deepcopy(metric_ftns), f"val_{name}_" if name else "val_", device)
             for name in self._validation_sets()
         }
-        self.position = 0
         self.cursor = [1, 0]  # the pass over the data, and the batches of it that are done
         self.validated: list[Any] = [None, {}]  # the (epoch, step) of the last validation, and its numbers
         self.logged = [0.0, 0.0]  # the loss's sum and count when training values were last logged
@@ -237,7 +235,7 @@ class Trainer(BaseTrainer):
             return  # a trainer of one's own may measure anything
         measured = [name for one in (self.train_metrics, *self.valid_metrics.values()) for name in one.names()]
         unknown = bool(self.mnt_metric) and self.mnt_metric not in measured
-        plateau = any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in self.stepper.schedulers)
+        plateau = any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in self.stepper.schedules)
         if plateau and (not self.mnt_metric or unknown):
             raise ConfigError(
                 f"lr_scheduler: ReduceLROnPlateau needs a monitored number, and trainer.monitor is '{self.monitor}'. "
@@ -248,8 +246,3 @@ class Trainer(BaseTrainer):
                 f"trainer.monitor names '{self.mnt_metric}', but this run measures {', '.join(measured)}. "
                 f"{near(self.mnt_metric, measured)}".rstrip()
             )
-
-
-def interval_of(schedule):
-    """What the schedule of a config counts: "epoch" or "step"."""
-    return schedule.get("interval", "epoch") if isinstance(schedule, dict) else "epoch"

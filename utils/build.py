@@ -90,14 +90,20 @@ def schedule(config, optimizers, data_loader):
                 f"{config.source}: {path}: which optimizer is it for? Give each schedule by the name of one: "
                 f"{', '.join(named)}."
             )
-        found, given = config.find(path), spec.get("args", {})
-        steps = updates if spec.get("interval") == "step" else settings["epochs"]
+        found, given, interval = config.find(path), spec["args"], spec.get("interval", "epoch")
+        if found is ReduceLROnPlateau and interval == "step":
+            raise ConfigError(
+                f"{config.source}: {path}.interval: ReduceLROnPlateau waits for validations; leave it out."
+            )
+        steps = updates if interval == "step" else settings["epochs"]
         known = optim.planned_arguments(found, given, steps, per_epoch)
         if found is OneCycleLR and "max_lr" not in given:  # the optimizer's rate is the one it climbs to
             known["max_lr"] = [group["lr"] for group in named[name].param_groups]
         if found is ReduceLROnPlateau and "mode" not in given:
             known["mode"] = "max" if settings["monitor"].startswith("max") else "min"
-        return config.init_obj(path, None, named[name], **known)
+        made = config.init_obj(path, None, named[name], **known)
+        made.interval = interval  # what the stepper counts for it
+        return made
 
     return _each(config, "lr_scheduler", one) if config.get("lr_scheduler") is not None else None
 
@@ -105,10 +111,9 @@ def schedule(config, optimizers, data_loader):
 def _each(config, name, make):
     """make(dotted path, spec) of a section's one object, or of each in {name: object}."""
     section = config[name]
-    section = {"type": section} if isinstance(section, str) else section
     if "type" in section:
         return make(name, section)
-    return {key: make(f"{name}.{key}", {"type": s} if isinstance(s, str) else s) for key, s in section.items()}
+    return {key: make(f"{name}.{key}", spec) for key, spec in section.items()}
 
 
 def planned_updates(settings, data_loader):

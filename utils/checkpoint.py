@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from utils.errors import CheckpointError, SaveError
+from utils.util import replacing
 
 FORMAT = 1  # of the content; a reader that meets a newer one refuses it
 _END_RECORD = 22  # bytes of a zip's end record, whose last two are the comment's length
@@ -26,8 +27,8 @@ _COMMENT_SIZE = len(_COMMENT) + 64
 def plain(value, keep=lambda tensor, path: tensor, path=()):
     """`value` made of what a checkpoint may hold: tensors, numbers, text, None, and dicts, lists and tuples of them.
 
-    numpy scalars become Python numbers, numpy arrays lists, anything else its text. keep(tensor, path of keys): what
-    stands in a tensor's place.
+    numpy scalars become Python numbers, arrays and sets lists, a Path its text; TypeError for anything else.
+    keep(tensor, path of keys): what stands in a tensor's place.
     """
     if isinstance(value, torch.Tensor):
         return keep(value, path)
@@ -41,7 +42,13 @@ def plain(value, keep=lambda tensor, path: tensor, path=()):
         return value
     if hasattr(value, "tolist"):
         return plain(value.tolist())
-    return next((kind(value) for kind in (bool, int, float, str) if isinstance(value, kind)), str(value))
+    if isinstance(value, Path):
+        return str(value)
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    where = ".".join(map(str, path)) or "it"
+    raise TypeError(f"checkpoint: {where} is a {type(value).__name__}; a state holds tensors and plain values.")
 
 
 class HostCopy:
@@ -113,31 +120,22 @@ class Writer:
 
 def save(state, path):
     """Write `state` so that `path` holds either all of it or what was there before."""
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w+b") as file:
+        with replacing(path) as temporary, open(temporary, "w+b") as file:
             torch.save(state, file)
             _seal(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
-        raise SaveError(_why_not_saved(path, error)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise SaveError(_why_not_saved(Path(path), error)) from error
 
 
 def _seal(file):
     """Give the zip that ends here a comment with the SHA-256 of everything before it."""
-    file.seek(-2, os.SEEK_END)
+    size = file.seek(-2, os.SEEK_END) + 2
     file.write(struct.pack("<H", _COMMENT_SIZE))
-    file.seek(0)
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    file.write(_COMMENT + digest.hexdigest().encode())
+    digest = _digest(file, size)
+    file.write(_COMMENT + digest)
 
 
 def _why_not_saved(path, error):
@@ -152,28 +150,13 @@ def _why_not_saved(path, error):
 
 def link(existing, path):
     """Make `path` another name of the file `existing`, replacing what is there; a copy where links don't exist."""
-    temporary = Path(path).with_name(f"{Path(path).name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
+    with replacing(path) as temporary:
         try:
             os.link(existing, temporary)
         except OSError:
             shutil.copyfile(existing, temporary)
             with open(temporary, "r+b") as file:
                 os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)  # replacing a name by another of the same file leaves both
-    _sync_folder(Path(path).parent)
-
-
-def _sync_folder(folder):
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def load(path, warn=lambda line: None):
@@ -194,37 +177,43 @@ def load(path, warn=lambda line: None):
         raise CheckpointError(
             f"{path.absolute()}: not a checkpoint that can be read safely: {first}\nGive another one with -r."
         ) from error
-    if isinstance(content, dict) and content.get("format", 0) > FORMAT:
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path.absolute()}: holds a {type(content).__name__}; a checkpoint is a dict.")
+    if content.get("format", 0) > FORMAT:
         raise CheckpointError(f"{path.absolute()}: written by a newer version (format {content['format']}).")
     return content
 
 
 def _verify(path):
     """Whether the file carries its checksum; CheckpointError where it does not match or the zip is not plain."""
+    size = os.path.getsize(path)
     with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        sealed = size - _COMMENT_SIZE
-        file.seek(max(sealed, 0))
+        content = size - _COMMENT_SIZE  # bytes before the comment, if there is one
+        file.seek(max(content, 0))
         comment = file.read()
-        if sealed > 0 and comment.startswith(_COMMENT):
-            file.seek(0)
-            digest = hashlib.sha256()
-            while sealed > 0:
-                block = file.read(min(1 << 20, sealed))
-                digest.update(block)
-                sealed -= len(block)
-            if comment != _COMMENT + digest.hexdigest().encode():
-                raise CheckpointError(f"{path.absolute()}: its checksum does not match; the file is damaged.")
-            return True
+        sealed = content > 0 and comment.startswith(_COMMENT)
+        if sealed and comment != _COMMENT + _digest(file, content):
+            raise CheckpointError(f"{path.absolute()}: its checksum does not match; the file is damaged.")
         file.seek(max(size - _END_RECORD, 0))
         end = file.read()
-        if end[:4] != b"PK\x05\x06" or end[-2:] != b"\x00\x00":
+        if not sealed and (end[:4] != b"PK\x05\x06" or end[-2:] != b"\x00\x00"):
             raise CheckpointError(f"{path.absolute()}: incomplete, or not a checkpoint.")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if any(e.compress_type != zipfile.ZIP_STORED for e in entries) or sum(e.file_size for e in entries) > size:
             raise CheckpointError(f"{path.absolute()}: refused: it has compressed or oversized entries.")
-    return False
+    return sealed
+
+
+def _digest(file, size):
+    """The SHA-256 of the first `size` bytes, as text."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while size > 0:
+        block = file.read(min(1 << 20, size))
+        digest.update(block)
+        size -= len(block)
+    return digest.hexdigest().encode()
 
 
 def unwrapped(model):

@@ -160,18 +160,31 @@ def _problems_inside(path, value):
 
 
 def with_defaults(config):
-    """The config, complete: each key that is left out has its default."""
+    """The config, complete: each key that is left out has its default, each object is {"type", "args", …}."""
     filled = {**config, "trainer": dict(config.get("trainer", {}))}
     for key in KEYS:
         section, _, name = key.path.rpartition(".")
+        holder = filled["trainer"] if section else filled
         if key.default is not REQUIRED and key.path != "extra":
-            (filled["trainer"] if section else filled).setdefault(name, copy.deepcopy(key.default))
+            holder.setdefault(name, copy.deepcopy(key.default))
+        if {"object", "objects", "list"} & set(key.kinds.split()) and name in holder:
+            holder[name] = _spelt_out(holder[name])
     return filled
+
+
+def _spelt_out(value):
+    if isinstance(value, list):
+        return [_spelt_out(item) for item in value]
+    if isinstance(value, dict) and "type" not in value:
+        return {name: _spelt_out(item) for name, item in value.items()}
+    if isinstance(value, str):
+        value = {"type": value}
+    return value and {"args": {}, **value}
 
 
 def trainer_defaults():
     """{key: default} of the trainer section, for a config that never was checked."""
-    return {key.path.partition(".")[2]: key.default for key in KEYS if key.path.startswith("trainer.")}
+    return with_defaults({})["trainer"]
 
 
 def set_value(config, path, value, source="command line"):

@@ -55,4 +55,6 @@ def move(batch, device, memory_format=torch.contiguous_format):
     if isinstance(batch, (list, tuple)):
         moved = [move(value, device, memory_format) for value in batch]
         return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    if hasattr(batch, "to"):  # a batch class of another library
+        return batch.to(device)
     return batch

@@ -1,6 +1,7 @@
 """What can go wrong, each with the code that a script leaves with."""
 
 import sys
+from traceback import print_exc
 
 
 class Failure(Exception):
@@ -51,15 +52,23 @@ def exit_code(main, *args, traceback=False):
     """Call `main(*args)` and return the code to leave with.
 
     A Failure is printed on stderr in at most five lines (a list of problems: each on a line of its own), any other
-    exception is the user's code and keeps its traceback. `traceback` lets a Failure keep its own, too.
+    exception is the user's code and keeps its traceback. `traceback`: a Failure shows its own, too.
     """
     try:
         main(*args)
     except KeyboardInterrupt:
         return 130
-    except Failure as failure:
-        if traceback:
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which needs no import to be told by
+            error = OutOfMemory(f"{str(error).splitlines()[0]}\n{_LESS_MEMORY}")
+        if not isinstance(error, Failure):
             raise
-        print(failure, file=sys.stderr)
-        return failure.exit_code
+        if traceback:
+            print_exc()
+        print(error, file=sys.stderr)
+        return error.exit_code
     return 0
+
+
+_LESS_MEMORY = """Halve data_loader.args.batch_size and double trainer.accumulate: an update stays the same.
+Or train in half the memory with trainer.amp=bf16."""

@@ -1,6 +1,7 @@
 """The import path of a run: the project's root, the working directory, and the folder of the config that was given."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +26,10 @@ def users_folders():
 def remember(folder):
     """Note that a config in this folder was given here: a resume may import the user's modules from it again."""
     if str(folder) not in known():
-        with open(NOTE, "a", encoding="utf-8") as file:
+        with (
+            suppress(OSError),
+            open(NOTE, "a", encoding="utf-8") as file,
+        ):  # a checkout that is read-only remembers none
             file.write(f"{folder}\n")
 
 

@@ -2,9 +2,10 @@
 
 import math
 
+import numpy as np
 import torch
 
-from utils import processes
+from utils import devices, processes
 from utils.errors import ConfigError
 
 
@@ -38,9 +39,8 @@ class Metrics:
         return [self.prefix + name for name in ("loss", *self._functions, *self._objects)]
 
     def reset(self):
-        self._sums = {}
-        self._count = 0  # examples, a Python number: the plan knows it
-        self._loss_count = 0  # the loss's own count, where the criterion gives one
+        self._sums = {}  # on the device, by name; "loss_count" where the criterion counts something else than examples
+        self._count = 0  # examples, which the plan knows
         for metric in self._objects.values():
             metric.reset()
 
@@ -54,16 +54,14 @@ class Metrics:
         examples = self._examples
         self._count += examples
         if isinstance(loss, tuple):
-            self._add("loss", loss[0], 1 if examples else 0)
-            self._loss_count = self._loss_count + (loss[1] if examples else 0)
+            self._add("loss", loss[0], min(examples, 1))
+            self._add("loss_count", loss[1], min(examples, 1))
         else:
             self._add("loss", loss, examples)
-            self._loss_count = self._loss_count + examples
         for name, function in self._functions.items():
             self._add(name, function(output, target), examples)
-        if examples:
-            for metric in self._objects.values():
-                metric.update(output, target)
+        for metric in self._objects.values() if examples else ():
+            metric.update(output, target)
 
     def _add(self, name, mean, weight):
         total = self._sums.get(name)
@@ -75,33 +73,40 @@ class Metrics:
     def result(self):
         """{name: Python float} over all processes; NaN where nothing was measured. Waits for the device."""
         names = ["loss", *self._functions]
-        values = [self._loss_count, self._count, *(self._sums.get(name, 0.0) for name in names)]
-        packed = torch.stack([torch.as_tensor(value, dtype=self._dtype, device=self.device) for value in values])
-        loss_count, count, *totals = processes.sum_over_all(packed).tolist()
+        values = [
+            self._count,
+            self._sums.get("loss_count", self._count),
+            *(self._sums.get(name, 0.0) for name in names),
+        ]
+        count, loss_count, *totals = self._together(values).tolist()
         divisors = [loss_count] + [count] * len(self._functions)
-        numbers = {
-            self.prefix + name: total / divisor if divisor else math.nan
-            for name, total, divisor in zip(names, totals, divisors)
-        }
-        for name, metric in self._objects.items():
-            numbers[self.prefix + name] = float(metric.compute())
-        return numbers
+        means = {name: total / n if n else math.nan for name, total, n in zip(names, totals, divisors)}
+        means |= {name: float(metric.compute()) for name, metric in self._objects.items()}
+        return {self.prefix + name: value for name, value in means.items()}
+
+    def _together(self, values):
+        """The values in one tensor, summed over all processes."""
+        values = [torch.as_tensor(value, dtype=self._dtype, device=self.device) for value in values]
+        return processes.sum_over_all(torch.stack(values))
 
     def loss_so_far(self):
         """(sum, count) of this process's loss, as Python floats, for a mean over some steps. Waits for the device."""
-        return self._sums["loss"].item() if "loss" in self._sums else 0.0, float(self._loss_count)
+        return float(self._sums.get("loss", 0.0)), float(self._sums.get("loss_count", self._count))
 
     def state_dict(self):
+        """The sums of all processes."""
+        values = self._together([self._count, *self._sums.values()]).cpu()
         objects = {name: _state_of(metric) for name, metric in self._objects.items()}
-        return {"sums": dict(self._sums), "count": self._count, "loss_count": self._loss_count, "objects": objects}
+        return {"count": int(values[0]), "sums": dict(zip(self._sums, values[1:].clone())), "objects": objects}
 
     def load_state_dict(self, state):
+        """Go on from these sums; of several processes the first does."""
         self.reset()
-        self._sums = {name: total.to(self.device) for name, total in state["sums"].items()}
-        self._count, self._loss_count = state["count"], state["loss_count"]
-        for name, kept in state["objects"].items():
-            if name in self._objects:
-                _restore(self._objects[name], kept, self.device)
+        if processes.is_main():
+            self._count = state["count"]
+            self._sums = {name: total.to(self.device, self._dtype) for name, total in state["sums"].items()}
+        for name in state["objects"].keys() & self._objects.keys():
+            _restore(self._objects[name], state["objects"][name], self.device)
 
 
 def name_of(metric):
@@ -114,27 +119,25 @@ def _is_object(metric):
 
 
 def _state_of(metric):
-    """A metric object's own state_dict; without one, its attributes that are tensors, numbers or lists of them.
+    """A metric object's own state_dict; without one, its attributes that a checkpoint can hold.
 
     torchmetrics gives an empty state_dict (its states are not persistent) and is kept by its attributes, too.
     """
     if hasattr(metric, "state_dict") and (state := metric.state_dict()):
         return {"state_dict": state}
-    return {"attributes": {name: value for name, value in vars(metric).items() if _is_number(value)}}
+    return {"attributes": {name: value for name, value in vars(metric).items() if _can_be_kept(value)}}
 
 
-def _is_number(value):
-    if isinstance(value, list):
-        return all(isinstance(item, (torch.Tensor, int, float)) for item in value)
-    return isinstance(value, (torch.Tensor, int, float)) and not isinstance(value, bool)
+def _can_be_kept(value):
+    if isinstance(value, (list, tuple, dict)):
+        return all(map(_can_be_kept, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, (torch.Tensor, int, float, str, np.ndarray, np.generic)) or value is None
 
 
 def _restore(metric, kept, device):
     if "state_dict" in kept:
         metric.load_state_dict(kept["state_dict"])
-    for name, value in kept.get("attributes", {}).items():
-        if isinstance(value, torch.Tensor):
-            value = value.to(device)
-        elif isinstance(value, list):
-            value = [item.to(device) if isinstance(item, torch.Tensor) else item for item in value]
+    for name, value in devices.move(kept.get("attributes", {}), device).items():
+        if isinstance(getattr(metric, name, None), np.ndarray):
+            value = np.asarray(value)
         setattr(metric, name, value)

@@ -36,7 +36,7 @@ def load_state(optimizer, state):
     optimizer.load_state_dict(state)
     for parameter, kept in optimizer.state.items():
         for name, value in kept.items():
-            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+            if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape:
                 kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 

@@ -60,6 +60,15 @@ def from_main(value):
     return holder[0]
 
 
+def gather(value):
+    """[every process's value], by rank, on every process."""
+    if size() == 1:
+        return [value]
+    holder = [None] * size()
+    dist.all_gather_object(holder, value)
+    return holder
+
+
 def wait_for_all():
     if size() > 1:
         dist.barrier()

@@ -1,16 +1,18 @@
 """A run's folder: made once, found again, locked while it trains, with what is needed to repeat the run."""
 
-import json
+import itertools
 import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-from utils import imports
+from utils import config_file, imports
 from utils.errors import CheckpointError, ConfigError
+from utils.util import write_json
 
 _held: dict[Path, IO[str]] = {}  # folder → its open lock file; the lock is the process's, and goes with it
 
@@ -21,25 +23,23 @@ def create(parent, run_id=None):
     name = run_id or datetime.now().strftime("%Y%m%d-%H%M%S")
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        for folder in (parent / (name if i == 1 else f"{name}-{i}") for i in range(1, 10_000)):
+        for i in itertools.count(1):
             try:
+                folder = parent / (name if i == 1 else f"{name}-{i}")
                 folder.mkdir()
                 return folder
             except FileExistsError:
                 continue
     except OSError as error:
         raise ConfigError(f"trainer.save_dir: {parent.absolute()} can't be written to: {error.strerror}.") from error
-    raise ConfigError(f"trainer.save_dir: {parent.absolute()} holds 10,000 runs of the name {name}.")
 
 
 def newest_first(parent):
     """The runs in a folder, the latest begun first."""
-    begun = {path.parent: _begun(path) for path in Path(parent).glob("*/environment.json")}
+    begun = {}
+    for path in Path(parent).glob("*/environment.json"):
+        begun[path.parent] = datetime.fromisoformat(config_file.read(path)["time"])
     return sorted(begun, key=lambda folder: begun[folder], reverse=True)
-
-
-def _begun(path):
-    return datetime.fromisoformat(json.loads(path.read_text(encoding="utf-8"))["time"])
 
 
 def checkpoints(folder):
@@ -81,7 +81,8 @@ def newest_checkpoint(folder, warn):
 def find_checkpoint(resume, runs_dir, run_id, warn):
     """(path, content) of what -r asks for: a file, a run's folder, "latest" or "auto"; (None, {}): nothing to resume.
 
-    runs_dir: where the runs of this name are. Runs that another process trains are passed over.
+    runs_dir: where the runs of this name are. Runs that another process trains are passed over; ConfigError if it is
+    the one that was named.
     """
     if isinstance(resume, Path) and not resume.is_dir():
         if not resume.exists():
@@ -89,32 +90,40 @@ def find_checkpoint(resume, runs_dir, run_id, warn):
         from utils import checkpoint
 
         return resume, checkpoint.load(resume, warn)
-    folders = [runs_dir / run_id] if run_id else [resume] if isinstance(resume, Path) else newest_first(runs_dir)
-    for folder in folders:
+    named = resume if isinstance(resume, Path) else runs_dir / run_id if run_id else None
+    for folder in [named] if named else newest_first(runs_dir):
         if is_locked(folder):
+            if named:
+                raise ConfigError(f"{folder}: another process is training this run. Wait for its end or stop it.")
             warn(f"{folder} is being trained by another process; passed over.")
             continue
         path, content = newest_checkpoint(folder, warn)
-        if path is not None and not (resume == "auto" and not run_id and content.get("finished")):
+        if path is not None and not (resume == "auto" and not named and content.get("finished")):
             return path, content
     if resume != "auto":
-        raise ConfigError(f"-r {resume}: there is no checkpoint in {runs_dir if resume == 'latest' else resume}.")
+        raise ConfigError(f"-r {resume}: there is no checkpoint in {named or runs_dir}.")
     return None, {}
 
 
 def is_newest(path, content):
-    """Whether a checkpoint, with this content, is the newest of its run."""
+    """Whether a checkpoint, with this content, is in a run's folder and the newest there."""
     latest = path.with_name("latest.pth")
+    if not (path.parent / "environment.json").exists():
+        return False
     if not latest.exists() or latest.samefile(path):
         return True
-    _, newest = newest_checkpoint(path.parent, lambda line: None)
-    return newest.get("step", 0) <= content.get("step", 0)
+    from utils import checkpoint
+
+    with suppress(CheckpointError):  # a damaged one is older than any
+        newest = checkpoint.load(latest)
+        return (newest["epoch"], newest.get("step", 0)) <= (content["epoch"], content.get("step", 0))
+    return all(epoch <= content["epoch"] for epoch, _ in kept_checkpoints(path.parent))
 
 
 def config_folders(folder, known):
     """The folders that a run's user modules came from, as far as they are among the `known` ones."""
     path = Path(folder) / "environment.json"
-    noted = json.loads(path.read_text(encoding="utf-8")).get("config_folders", []) if path.exists() else []
+    noted = config_file.read(path).get("config_folders", []) if path.exists() else []
     return [Path(name) for name in noted if name in known]
 
 
@@ -165,12 +174,9 @@ def write_environment(folder, **more):
         **more,
     }
     if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        before.setdefault("resumes", []).append(now)
-        now = before
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(now, indent=1), encoding="utf-8")
-    os.replace(temporary, path)
+        first = config_file.read(path)
+        now = {**first, "resumes": [*first.get("resumes", []), now]}
+    write_json(now, path)
 
 
 def _versions():
@@ -181,10 +187,19 @@ def _versions():
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": platform.node(),
+        "device": _device(),
         "git_commit": _git("rev-parse", "HEAD").strip() or None,
         "git_diff": _git("diff", "HEAD")[:1_000_000] or None,
         "packages": dict(sorted(packages.items(), key=lambda item: str(item[0]).lower())),
     }
+
+
+def _device():
+    import torch
+
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
+    return str(torch.accelerator.current_accelerator() or "cpu")
 
 
 def _git(*arguments):

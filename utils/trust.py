@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SCRIPTS = {"train", "test", "predict", "export", "tune", "compare", "new_project", "parse_config"}
-NEVER = {"utils", "base", "logger", "extras", "tests", "benchmarks", *SCRIPTS}
+NEVER = {"utils", "base", "logger", "extras", "tests", "benchmarks", "docs", *SCRIPTS}
 OURS = {"model", "data_loader", "trainer"}
 ANY_OF = ("torch.nn", "torch.optim", "torchvision.models", "torchvision.transforms", "torchvision.ops", "torchmetrics")
 CLASSES_OF = ("torch.utils.data", "torchvision.datasets")

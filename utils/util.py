@@ -1,7 +1,9 @@
 """Small things that projects of this lineage import: JSON files, an endless loader, a device, a table of means."""
 
 import json
+import os
 from collections import OrderedDict
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -16,9 +18,8 @@ def read_json(fname):
 
 
 def write_json(content, fname):
-    with open(fname, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=4, ensure_ascii=False)
-        file.write("\n")
+    with replacing(fname) as temporary:
+        temporary.write_text(json.dumps(content, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 class inf_loop:
@@ -61,6 +62,31 @@ class inf_loop:
 
     def load_state_dict(self, state):
         self.passes, self.batches, self._source = state["passes"], state["batches"], None
+
+
+@contextmanager
+def replacing(path):
+    """Yield a temporary path beside `path`, which takes its name when the block has ended, on the disk and whole."""
+    path = Path(path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+        if os.name == "posix":
+            folder = os.open(path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def as_plain(config):
+    """The config as JSON has it; what is no plain value (a logger that a fork put there) becomes its text."""
+    if isinstance(config, dict):
+        return OrderedDict((str(name), as_plain(value)) for name, value in config.items())
+    if isinstance(config, (list, tuple)):
+        return [as_plain(item) for item in config]
+    return config if config is None or isinstance(config, (bool, int, float, str)) else str(config)
 
 
 def prepare_device(n_gpu_use):

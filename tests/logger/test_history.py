@@ -14,25 +14,18 @@ def history(tmp_path):
     return History(tmp_path / "metrics.jsonl")
 
 
-def with_lines(history, *lines):
-    for epoch, step, *partial in lines:
-        history.append({"epoch": epoch, "step": step, "loss": 0.5} | ({"partial": True} if partial else {}))
+def with_epochs(history, *epochs):
+    for epoch in epochs:
+        history.append({"epoch": epoch, "step": 10 * epoch, "loss": 0.5})
     return history
 
 
-def epochs_and_steps(history):
-    return [(line["epoch"], line["step"]) for line in history.read()]
-
-
-def test_what_was_appended_is_read_in_order(history):
-    history.append({"epoch": 1, "step": 10, "loss": 0.1})
-    history.append({"epoch": 2, "step": 20, "loss": 1 / 3})
-    assert history.read() == [{"epoch": 1, "step": 10, "loss": 0.1}, {"epoch": 2, "step": 20, "loss": 1 / 3}]
+def epochs_in(path):
+    return [json.loads(line)["epoch"] for line in path.read_text().splitlines()]
 
 
 def test_each_line_is_one_json_object(history):
-    with_lines(history, (1, 10), (2, 20))
-    assert [json.loads(line)["epoch"] for line in history.path.read_text().splitlines()] == [1, 2]
+    assert epochs_in(with_epochs(history, 1, 2).path) == [1, 2]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -43,44 +36,28 @@ def test_a_number_that_is_not_finite_is_null(history, value):
 
 def test_a_tensors_number_is_written_as_a_number(history):
     history.append({"epoch": 1, "step": 1, "loss": torch.tensor(0.5)})
-    assert history.read()[0]["loss"] == 0.5
+    assert json.loads(history.path.read_text())["loss"] == 0.5
 
 
-def test_without_a_file_there_are_no_lines(history):
-    assert history.read() == []
-
-
-def test_a_last_line_that_a_kill_cut_short_is_left_out(history):
-    with_lines(history, (1, 10))
-    with open(history.path, "a") as file:
-        file.write('{"epoch": 2, "st')
-    assert epochs_and_steps(history) == [(1, 10)]
+def test_a_cut_keeps_the_lines_that_were_there_at_the_checkpoint(history):
+    with_epochs(history, 1, 2, 3).cut(2)
+    assert epochs_in(history.path) == [1, 2]
 
 
 def test_after_a_cut_the_next_line_does_not_join_one_that_a_kill_left(history):
-    with_lines(history, (1, 10))
+    with_epochs(history, 1)
     with open(history.path, "a") as file:
         file.write('{"epoch": 2, "st')
-    history.cut(1, 10)
-    with_lines(history, (2, 20))
-    assert epochs_and_steps(history) == [(1, 10), (2, 20)]
+    history.cut(1)
+    assert epochs_in(with_epochs(history, 2).path) == [1, 2]
 
 
-def test_a_cut_drops_the_epochs_that_a_resume_trains_again(history):
-    with_lines(history, (1, 10), (2, 20), (3, 30)).cut(2, 20)
-    assert epochs_and_steps(history) == [(1, 10), (2, 20)]
-
-
-def test_a_cut_inside_an_epoch_keeps_its_validations_up_to_there(history):
-    with_lines(history, (1, 10), (2, 13), (2, 16), (2, 20)).cut(1, 16)
-    assert epochs_and_steps(history) == [(1, 10), (2, 13), (2, 16)]
-
-
-def test_a_cut_drops_the_line_of_a_part_of_an_epoch(history):
-    with_lines(history, (1, 10), (2, 15, "partial")).cut(1, 15)
-    assert epochs_and_steps(history) == [(1, 10)]
+def test_a_cut_of_another_runs_lines_copies_them_and_leaves_that_run_alone(history, tmp_path):
+    other = with_epochs(History(tmp_path / "other.jsonl"), 1, 2, 3)
+    history.cut(2, other.path)
+    assert epochs_in(history.path) == [1, 2] and epochs_in(other.path) == [1, 2, 3]
 
 
 def test_a_cut_without_a_file_makes_none(history):
-    history.cut(1, 10)
+    history.cut(1)
     assert not history.path.exists()

@@ -212,14 +212,13 @@ def test_the_weights_stay_in_full_precision(amp):
 # --- the moving average ---
 
 
-def test_the_evaluated_weights_are_the_exponential_average_of_those_after_each_update():
+def test_the_evaluated_weights_are_the_exponential_average_of_all_from_the_first_on():
     model, decay = some_model(), 0.7
     stepper = a_stepper(model, ema_decay=decay)
-    expected = None
+    expected = weights(model)
     for batch in some_batches((4, 4, 4, 4)):
         an_update(stepper, [batch])
-        now = weights(model)
-        expected = now if expected is None else decay * expected + (1 - decay) * now
+        expected = decay * expected + (1 - decay) * weights(model)
     assert equal(weights(stepper.evaluated), expected)
 
 
@@ -270,7 +269,8 @@ def scheduled(interval, kind=ExponentialLR, **how):
     model = some_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     schedule = kind(optimizer, **(how or {"gamma": 0.5}))
-    return Stepper(model, optimizer, schedule, device=CPU, interval=interval)
+    schedule.interval = interval
+    return Stepper(model, optimizer, schedule, device=CPU)
 
 
 def test_a_schedule_by_step_counts_updates_not_batches():
@@ -328,9 +328,12 @@ def test_every_named_schedule_steps():
     model = some_model()
     optimizers = {name: torch.optim.SGD(model[i].parameters(), lr=1.0) for name, i in (("a", 0), ("b", 2))}
     schedules = {"a": ExponentialLR(optimizers["a"], 0.5), "b": ExponentialLR(optimizers["b"], 0.1)}
-    stepper = Stepper(model, optimizers, schedules, device=CPU, interval="step")
-    an_update(stepper, some_batches((4,)))
-    assert stepper.learning_rates() == [0.5, 0.1]
+    schedules["a"].interval = "step"
+    stepper = Stepper(model, optimizers, schedules, device=CPU)
+    for _ in range(2):
+        an_update(stepper, some_batches((4,)))
+    stepper.end_epoch()
+    assert stepper.learning_rates() == [0.25, 0.1]  # each counts what its own interval says
 
 
 # --- memory ---
