@@ -42,7 +42,7 @@ class ConfigParser:
         self.run_id = run_id
         self.source = "config"  # the file's name, for messages
         self.trust = False
-        self.strangers: frozenset[str] = frozenset()  # sections that a checkpoint's own config brought
+        self.given = None  # with a checkpoint: the sections that the user gave; all others came with it
         self.checkpoint = None  # the content of `resume`, once it was read
         self.changes = []  # [(dotted path, saved, now)] of a resumed run
         self.continues = True  # in the checkpoint's folder; from a checkpoint that is not its newest a new run begins
@@ -74,14 +74,16 @@ class ConfigParser:
         given = config_file.read(file) if file else {}
         if file:
             imports.remember(file.parent)
-        resume = parsed.resume
+        run_id, resume = getattr(parsed, "run_id", None), parsed.resume
+        if run_id is not None and (run_id in ("", ".", "..") or Path(run_id).name != run_id):
+            raise ConfigError(f"--run-id '{run_id}' can't be a folder's name; leave slashes out.")
         if resume not in (None, "latest", "auto"):
             resume = Path(resume).absolute()
         elif file is None:
             raise ConfigError("Say which config: add -c config.json, or -r CHECKPOINT to go on with a run.")
         imports.add([*([file.parent] if file else []), Path.cwd()])
         os.chdir(imports.ROOT)
-        config = cls._resumed(resume, given, changed, getattr(parsed, "run_id", None))
+        config = cls._resumed(resume, given, changed, run_id)
         config.trust = getattr(parsed, "trust", False)
         config.source = file.name if file else config.resume.name
         return config
@@ -105,7 +107,7 @@ class ConfigParser:
         config = cls({**saved, **given}, path, None, run_id)._set_all(changed)
         config.checkpoint = content
         config.continues = runs.is_newest(path, content)
-        config.strangers = frozenset(saved) - frozenset(given)
+        config.given = frozenset(given)
         config.changes = description.differences(complete(saved), complete(config.config)) if saved else []
         return config
 
@@ -164,7 +166,7 @@ class ConfigParser:
     def _locate(self, spec, home, path):
         kind, place = (spec, path) if isinstance(spec, str) else (spec["type"], f"{path}.type")
         judge, section = None, path.partition(".")[0]
-        if section in self.strangers and not self.trust:
+        if self.given is not None and section not in self.given and not self.trust:
             judge = objects.refuse_strangers(self._place(place), imports.users_folders())
         found = objects.locate(kind, home, self._place(place), judge)
         if section == "optimizer":
@@ -206,7 +208,7 @@ class ConfigParser:
         found = self._built[section]
         for name in names:
             if name.startswith("_") or not hasattr(found, name):
-                hint = description.near(name, dir(found))
+                hint = description.near(name, [public for public in dir(found) if not public.startswith("_")])
                 raise ConfigError(f"{self._place(path)}: {type(found).__name__} has no '{name}'. {hint}".rstrip())
             found = getattr(found, name)
         return found

@@ -5,6 +5,7 @@ python test.py -r saved/mnist/RUN/model_best.pth --split val        on its valid
 """
 
 import argparse
+import inspect
 import sys
 
 from parse_config import ConfigParser
@@ -23,75 +24,65 @@ def main(config, split="test"):
     from utils.metrics import Metrics
 
     device = devices.start(config)
-    asked, (loader, split) = split, _loader_of(config, split)
+    asked, (loaders, split) = split, _loaders_of(config, split)
     content, config.checkpoint = config.checkpoint, None
-    if content.get("data") is not None and hasattr(loader, "load_state_dict"):
-        loader.load_state_dict(content["data"])
+    for loader in loaders.values():
+        loader.seed = config["seed"]
+        if content.get("data") is not None and hasattr(loader, "load_state_dict"):
+            loader.load_state_dict(content["data"])
     model = build.model(config, device)
     checkpoint.load_weights(model, content["state_dict"], config.resume)
-    numbers = evaluate(
-        build.wrapped(config, model, device),
-        loader,
-        build.criterion(config, device),
-        Metrics(build.metrics(config, device), f"{split}_", device),
-        device=device,
-        memory_format=devices.memory_format(config["trainer"]["channels_last"]),
-        autocast=precision(config["trainer"]["amp"], device),
-    )
+    model, criterion = build.wrapped(config, model, device), build.criterion(config, device)
+    how = {
+        "device": device,
+        "memory_format": devices.memory_format(config["trainer"]["channels_last"]),
+        "autocast": precision(config["trainer"]["amp"], device),
+    }
+    numbers = {}
+    for name, loader in loaders.items():
+        metrics = Metrics(build.metrics(config, device), f"{split}_{name}_" if name else f"{split}_", device)
+        numbers |= evaluate(model, loader, criterion, metrics, **how)
     if processes.is_main():
+        examples = sum(loader.n_samples or 0 for loader in loaders.values())
+        about = {"checkpoint": config.resume.name, "epoch": content["epoch"], "split": split, "examples": examples}
         name = "test.json" if asked == "test" else f"test-{asked}.json"
-        about = {
-            "checkpoint": config.resume.name,
-            "epoch": content["epoch"],
-            "split": split,
-            "examples": loader.n_samples,
-        }
         _report(config.get_logger("test"), config.resume.with_name(name), about, numbers)
     processes.leave()
     return numbers
 
 
-def _loader_of(config, split):
-    """(loader, split) of the data to evaluate on."""
+def _loaders_of(config, split):
+    """({name: loader}, split) of the data to evaluate on."""
     section = config["data_loader"]
-    if split == "test" and config["test_data_loader"] is not None:
-        return _made(config, "test_data_loader"), split
-    if split == "test":
-        import inspect
-
+    if split == "test" and config["test_data_loader"] is None:
         if "training" in inspect.signature(config.find("data_loader")).parameters:
             off = {"training": False, "shuffle": False, "validation_split": 0}
             config["data_loader"] = {**section, "args": {**section["args"], **off}}
-            return _made(config, "data_loader"), split
+            return {"": config.init_obj("data_loader")}, split
         config.get_logger("test").info(
             f"There is no test_data_loader, and {section['type']} has no test part (no argument 'training'): "
             "evaluating on the validation data."
         )
         split = "val"
-    if split == "val" and config["valid_data_loader"] is not None:
-        return _made(config, "valid_data_loader"), split
-    loader = _made(config, "data_loader")
-    if split == "val":
-        loader = loader.split_validation()
-    if loader is None:
-        raise ConfigError(
-            "There is neither test_data_loader nor valid_data_loader nor a split; give one, or --split train."
-        )
-    return loader, split
-
-
-def _made(config, name):
-    loader = config.init_obj(name)
-    loader.seed = config["seed"]
-    config.remember("data_loader", loader)
-    return loader
+    name = {"test": "test_data_loader", "val": "valid_data_loader", "train": "data_loader"}[split]
+    made = config.init_obj(name if config[name] is not None else "data_loader")
+    if config[name] is None:
+        made = made.split_validation()
+    if made is None:
+        raise ConfigError("There is no test_data_loader, valid_data_loader or split; give one, or --split train.")
+    loaders = made if isinstance(made, dict) else {"": made}
+    config.remember("data_loader", next(iter(loaders.values())))
+    return loaders, split
 
 
 def _report(logger, path, about, numbers):
     for name, value in numbers.items():
         logger.info(f"{name:<24} {value:.4f}")
-    write_json({**about, **numbers}, path)
-    logger.info(f"written to {path}")
+    try:
+        write_json({**about, **numbers}, path)
+        logger.info(f"written to {path}")
+    except OSError as error:
+        logger.warning(f"{path} could not be written: {error.strerror}")
 
 
 def parser():

@@ -5,7 +5,6 @@ import inspect
 import itertools
 import json
 import signal
-import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -53,6 +52,10 @@ class BaseDataLoader(DataLoader):
         collate_fn=default_collate,
         **dataloader_kwargs,
     ):
+        if isinstance(dataset, (str, dict)):
+            raise ConfigError(
+                f'data_loader.args.dataset: {dataset!r} is no data set; write {{"type": NAME, "args": {{}}}}.'
+            )
         self.shuffle = shuffle
         self.validation_split = validation_split
         self.batch_idx = 0
@@ -109,6 +112,12 @@ class BaseDataLoader(DataLoader):
         if self.valid_sampler is not None and not path.exists():
             indices = {"train": list(getattr(self.sampler, "indices", self.sampler)), "valid": list(self.valid_sampler)}
             path.write_text(json.dumps(indices, default=int), encoding="utf-8")
+
+    def close(self):
+        """End the workers that persist between passes; another pass begins new ones."""
+        source, self._inner = getattr(self._inner, "_iterator", None), None
+        if source is not None:
+            source._shutdown_workers()
 
     def set_epoch(self, epoch):
         """The next iteration is pass `epoch`, counted from 1."""
@@ -186,23 +195,19 @@ class BaseDataLoader(DataLoader):
         )
 
 
-_sources: weakref.WeakSet[Any] = weakref.WeakSet()  # iterators of inner loaders, whose workers may be alive
-
-
 def _opened(inner):
+    """An iterator over the inner loader, whose workers can be ended although they leave SIGTERM to their parent."""
     source = iter(inner)
-    _sources.add(source)
-    atexit.unregister(_end_workers)
-    atexit.register(_end_workers)  # anew, so that it runs before what was registered earlier
+    for worker in getattr(source, "_workers", ()):
+        worker._popen.terminate = worker._popen.kill  # torch and Python end a worker by SIGTERM, and wait for that
+    if hasattr(signal, "SIGCHLD"):
+        atexit.unregister(_expect_their_end)
+        atexit.register(_expect_their_end)
     return source
 
 
-def _end_workers():
-    """At exit Python would end workers by SIGTERM, which they leave to their parent, and wait for it to work."""
-    for source in [source for source in _sources if hasattr(source, "_shutdown_workers")]:
-        source._shutdown_workers()
-        for worker in source._workers:
-            worker.kill()
+def _expect_their_end():
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler calls the end of a worker a mishap
 
 
 class _Planner:
@@ -225,13 +230,10 @@ class _Rows(torch.utils.data.Dataset):
         self.collate_fn = collate_fn
         self.single = single  # batch_size=None: an item of the set is the batch
         self.by_batch = _takes_seeds(dataset)
-        self.epoch = None
 
     def __getitem__(self, planned):
         indices, example_seeds, epoch = planned
-        if epoch != self.epoch:
-            self.epoch = epoch
-            _tell_epoch(self.dataset, epoch)
+        _tell_epoch(self.dataset, epoch)
         if self.by_batch:
             return self.dataset.__getitems__(np.asarray(indices), example_seeds)
         if get_worker_info() is not None:
@@ -311,5 +313,7 @@ def _takes_seeds(dataset):
 
 
 def _tell_epoch(dataset, epoch):
-    if hasattr(dataset, "set_epoch"):
+    """Tell a set that asks for it, once: which epoch it was told stands on it, since two loaders may share it."""
+    if hasattr(dataset, "set_epoch") and getattr(dataset, "_told_epoch", None) != epoch:
+        dataset._told_epoch = epoch
         dataset.set_epoch(epoch)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import shlex
 import time
 from abc import abstractmethod
 from pathlib import Path
@@ -107,6 +108,8 @@ class BaseTrainer:
             self._say_goodbye()
         finally:
             self.writer.close()
+            for loader in self._loaders().values():
+                loader.close()
             self._checkpoints.wait()
             runs.unlock(self.checkpoint_dir)
             close_log()
@@ -272,4 +275,4 @@ class BaseTrainer:
         self.logger.info(
             f"{'best' if best else 'last'}     epoch {self.best_log.get('epoch', self.epoch)}, {what}: {path}"
         )
-        self.logger.info(f"test it  python test.py -r {path}")
+        self.logger.info(f"test it  python test.py -r {shlex.quote(str(path))}")

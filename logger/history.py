@@ -34,6 +34,8 @@ def _plain(value):
 def line_of(log, epochs):
     """An epoch's numbers in one line that aligns with the next epoch's."""
     words = [f"epoch {log['epoch']:>{len(str(epochs))}}"]
+    if "seconds" not in log:  # inside an epoch
+        words.append(f"step {log['step']}")
     for name, value in log.items():
         if name == "seconds":
             words.append(f"{value:.1f} s")

@@ -52,7 +52,6 @@ MAKES_A_VALUE = {
     *("Path", "pathlib.Path", "logging.getLogger", "re.compile", "struct.Struct"),
     *("OrderedDict", "collections.OrderedDict", "namedtuple", "collections.namedtuple"),
     *("field", "dataclasses.field", "auto", "enum.auto", "partial", "functools.partial"),
-    *("weakref.WeakSet", "WeakSet", "weakref.WeakKeyDictionary"),
     *("MappingProxyType", "types.MappingProxyType", "NewType", "ParamSpec", "TypeVar"),
 }
 METHODS_THAT_MAKE_A_VALUE = {"absolute", "format", "join", "joinpath", "resolve", "split"}

@@ -74,7 +74,14 @@ def optimizer(config, made):
         pattern, place = spec.get("params", "*"), f"{config.source}: {path}"
         return config.init_obj(path, None, optim.trainable(made, pattern, place))
 
-    return _each(config, "optimizer", one)
+    optimizers = _each(config, "optimizer", one)
+    every = list(optimizers.values()) if isinstance(optimizers, dict) else [optimizers]
+    moved = {id(p) for one in every for group in one.param_groups for p in group["params"]}
+    if left := [name for name, p in made.named_parameters() if p.requires_grad and id(p) not in moved]:
+        config.get_logger("train").warning(
+            f"optimizer: none moves {', '.join(left[:8])}; freeze them or widen a 'params'."
+        )
+    return optimizers
 
 
 def schedule(config, optimizers, data_loader):

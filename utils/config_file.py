@@ -25,6 +25,8 @@ def read(path):
 
 def value_of(text):
     """A value from the command line: JSON where it parses, else the text itself."""
+    if text in ("True", "False", "None"):  # as text all three would mean true
+        raise ConfigError(f"command line: {text}: write {'null' if text == 'None' else text.lower()}.")
     try:
         return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except ValueError:

@@ -143,6 +143,8 @@ def _problems_of(key, value):
         return [f"{key.path}: {value} is too large; the most is {key.most}."]
     if key.path == "trainer.monitor" and value != "off" and not re.fullmatch(r"(min|max)\s+\S+", value):
         return [f"{key.path}: '{value}'. Say 'min' or 'max' and a number's name, as in 'min val_loss', or 'off'."]
+    if key.path == "name" and not re.fullmatch(r"[^/\\]*[^/\\.][^/\\]*", value):
+        return [f"name: '{value}' can't be a folder's name; leave slashes out."]
     return _problems_inside(key.path, value) if {"object", "objects", "list"} & set(kinds) else []
 
 
@@ -193,8 +195,8 @@ def set_value(config, path, value, source="command line"):
     holder = config
     for i, name in enumerate(above):
         here = ".".join(above[: i + 1])
-        if isinstance(holder, dict) and (name == "args" or here == "trainer"):
-            holder.setdefault(name, {})
+        if isinstance(holder, dict) and holder.get(name) is None and (name == "args" or here in names_in()):
+            holder[name] = {}  # a section that is left out, or null
         index = _index(holder, name, here, source)
         if isinstance(holder[index], str) and [*above, last][i + 1] in ("type", "args"):
             holder[index] = {"type": holder[index], "args": {}}  # a bare name grows into an object

@@ -1,5 +1,6 @@
 """What can go wrong, each with the code that a script leaves with."""
 
+import errno
 import sys
 from traceback import print_exc
 
@@ -61,6 +62,10 @@ def exit_code(main, *args, traceback=False):
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":  # torch's, which needs no import to be told by
             error = OutOfMemory(f"{str(error).splitlines()[0]}\n{_LESS_MEMORY}")
+        elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            error = SaveError(
+                f"{error.filename or 'the run'}: could not be written: {error.strerror}. Make room for it."
+            )
         if not isinstance(error, Failure):
             raise
         if traceback:

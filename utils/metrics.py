@@ -8,6 +8,8 @@ import torch
 from utils import devices, processes
 from utils.errors import ConfigError
 
+RESERVED = ("loss", "loss_count", "epoch", "step", "lr", "seconds", "samples_per_second", "data_wait", "partial")
+
 
 class Metrics:
     """The loss and every metric, over all examples since `reset`.
@@ -21,7 +23,7 @@ class Metrics:
         self.prefix = prefix
         self.device = torch.device(device)
         self._dtype = torch.float32 if self.device.type == "mps" else torch.float64  # MPS has no float64
-        names = ["loss", *map(name_of, metric_ftns)]
+        names = [*RESERVED, *map(name_of, metric_ftns)]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ConfigError(f"metrics: two numbers would be called '{twice[0]}'; give one of them another 'name'.")
         self._functions = {name_of(m): m for m in metric_ftns if not _is_object(m)}
@@ -68,7 +70,10 @@ class Metrics:
         if total is None:
             total = self._sums[name] = torch.zeros((), dtype=self._dtype, device=self.device)
         if weight:
-            total.add_(mean, alpha=weight)
+            try:
+                total.add_(mean, alpha=weight)
+            except (TypeError, RuntimeError) as error:
+                raise TypeError(f"'{name}' gave {str(mean)[:60]}, where a number is wanted: {error}") from error
 
     def result(self):
         """{name: Python float} over all processes; NaN where nothing was measured. Waits for the device."""

@@ -3,7 +3,9 @@
 import functools
 import importlib
 import inspect
+import os
 import types
+from traceback import extract_tb
 
 from utils import trust
 from utils.description import near
@@ -112,8 +114,9 @@ def make(found, args, kwargs, place, call=True):
     except Exception as error:
         if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
             raise _argument_error(found, len(args), kwargs, place, error) from error
-        name = getattr(found, "__name__", str(found))
-        raise ConfigError(f"{place}: building {name} raised {type(error).__name__}: {error}") from error
+        name, last = getattr(found, "__name__", str(found)), extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(last.filename)}, line {last.lineno}"
+        raise ConfigError(f"{place}: building {name} raised {type(error).__name__}: {error} ({where})") from error
 
 
 def refuse_strangers(place, folders):
