@@ -226,9 +226,7 @@ class ConfigParser:
     @property
     def save_dir(self):
         """The run's folder, made when it is first asked for; of several processes the first makes it."""
-        if self._folder is None and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            self._folder = self._begin_folder()
-        elif self._folder is None:
+        if self._folder is None:
             from utils import processes
 
             self._folder = processes.from_main(self._begin_folder() if processes.is_main() else None)

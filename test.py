@@ -4,12 +4,11 @@ python test.py -r saved/mnist/RUN/model_best.pth                    on the test 
 python test.py -r saved/mnist/RUN/model_best.pth --split val        on its validation data
 """
 
-import argparse
 import inspect
 import sys
 
 from parse_config import ConfigParser
-from utils import write_json
+from utils import command_line, write_json
 from utils.errors import ConfigError, exit_code
 
 
@@ -18,9 +17,10 @@ def main(config, split="test"):
     config.check()
     if config.checkpoint is None:
         raise ConfigError("-r: no run of this name has a checkpoint.")
+    from trainer import build
     from trainer.evaluate import evaluate
     from trainer.stepper import precision
-    from utils import build, checkpoint, devices, processes
+    from utils import checkpoint, devices, processes
     from utils.metrics import Metrics
 
     device = devices.start(config)
@@ -87,16 +87,8 @@ def _report(logger, path, about, numbers):
 
 def parser():
     """The command line."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument(
-        "-r", "--resume", metavar="CHECKPOINT", help="the checkpoint, or the 'latest' of a run of -c", required=True
-    )
-    made.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="change a key of the checkpoint's config")
-    made.add_argument("-c", "--config", help="sections of this config replace the checkpoint's")
+    made = command_line.parser(__doc__, help="the checkpoint, or the 'latest' run of -c", required=True)
     made.add_argument("--split", choices=("test", "val", "train"), default="test", help="which data; default: test")
-    made.add_argument("-d", "--device", help="indices of the GPUs to use, as in 0,1")
-    made.add_argument("--trust", action="store_true", help="let a checkpoint's own config name any function")
-    made.add_argument("--traceback", action="store_true", help="show where in the code a mistake was found")
     return made
 
 

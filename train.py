@@ -5,11 +5,11 @@ python train.py -c config.json trainer.epochs=20 --lr 0.01  change any key
 python train.py -r saved/mnist/RUN/latest.pth              go on with a run
 """
 
-import argparse
 import sys
 from collections import namedtuple
 
 from parse_config import ConfigParser
+from utils import command_line
 from utils.errors import exit_code
 
 Option = namedtuple("Option", "flags type target")
@@ -19,7 +19,8 @@ OPTIONS = (Option(["--lr"], float, "optimizer;args;lr"), Option(["--bs"], int, "
 def main(config):
     """Build every part in the order the data meets them, and train; returns the best epoch's numbers."""
     config.check()
-    from utils import build, devices, processes
+    from trainer import build
+    from utils import devices, processes
 
     device = devices.start(config)
     try:
@@ -50,18 +51,8 @@ def main(config):
 
 def parser():
     """The command line."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("-c", "--config", help="the config, JSON or YAML")
-    made.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="change a key of the config, as in optimizer.args.lr=0.01"
-    )
-    made.add_argument(
-        "-r", "--resume", metavar="CHECKPOINT", help="go on from a checkpoint, or from the 'latest' run, or 'auto'"
-    )
-    made.add_argument("-d", "--device", help="indices of the GPUs to use, as in 0,1")
+    made = command_line.parser(__doc__, help="go on from a checkpoint or run, from the 'latest' run, or 'auto'")
     made.add_argument("--run-id", help="name of the run's folder; default: the time")
-    made.add_argument("--trust", action="store_true", help="let a checkpoint's own config name any function")
-    made.add_argument("--traceback", action="store_true", help="show where in the code a mistake was found")
     return made
 
 

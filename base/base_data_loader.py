@@ -1,6 +1,7 @@
 """The loader that a fork's loaders inherit: torch's DataLoader, with batches that depend on nothing but the seed."""
 
 import atexit
+import functools
 import inspect
 import itertools
 import json
@@ -159,12 +160,13 @@ class BaseDataLoader(DataLoader):
                 sampler.generator.manual_seed(int(seeds.example_seeds(self.seed, epoch, 1)[0]))
         with seeds.drawn_from(self.seed, epoch):
             batches = [[i] for i in self.sampler] if self.batch_sampler is None else list(self.batch_sampler)
-        all_seeds = seeds.example_seeds(self.seed, epoch, sum(map(len, batches)))
+        ends = np.cumsum([len(batch) for batch in batches])
+        all_seeds = seeds.example_seeds(self.seed, epoch, int(ends[-1]) if batches else 0)
         rank, size, dealt = processes.rank(), processes.size(), 1
         if isinstance(self.sampler, DistributedSampler):  # the user's wish
             rank, size, dealt = 0, 1, size
         plan = []
-        for batch, batch_seeds in zip(batches, _cut(all_seeds, batches)):
+        for batch, batch_seeds in zip(batches, np.split(all_seeds, ends[:-1])):
             mine = batch[rank::size]
             rows = (mine, batch_seeds[rank::size]) if mine else (batch[:1], batch_seeds[:1])
             plan.append((len(mine), len(batch) * dealt, *rows))
@@ -187,7 +189,7 @@ class BaseDataLoader(DataLoader):
             collate_fn=_as_it_is,
             pin_memory=self.pin_memory,
             timeout=self.timeout,
-            worker_init_fn=_StartWorker(self.worker_init_fn),
+            worker_init_fn=functools.partial(_start_worker, self.worker_init_fn),
             multiprocessing_context=self.multiprocessing_context,
             generator=torch.Generator(),
             prefetch_factor=self.prefetch_factor,
@@ -283,27 +285,16 @@ class _Stream(IterableDataset):
         return list(itertools.islice(examples, 1))
 
 
-class _StartWorker:
+def _start_worker(worker_init_fn, worker_id):
     """What a worker does first: leave signals to its parent, which saves and ends it; then the user's own function."""
-
-    def __init__(self, worker_init_fn):
-        self.worker_init_fn = worker_init_fn
-
-    def __call__(self, worker_id):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self.worker_init_fn is not None:
-            self.worker_init_fn(worker_id)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if worker_init_fn is not None:
+        worker_init_fn(worker_id)
 
 
 def _as_it_is(batch):
     return batch
-
-
-def _cut(all_seeds, batches):
-    """The seeds of each batch's examples, in the order of the pass."""
-    ends = list(itertools.accumulate(map(len, batches)))
-    return (all_seeds[end - len(batch) : end] for end, batch in zip(ends, batches))
 
 
 def _takes_seeds(dataset):

@@ -2,7 +2,7 @@
 
 import torch
 
-from utils import devices, processes, signals
+from utils import devices, signals
 
 
 @torch.no_grad()
@@ -17,8 +17,7 @@ def evaluate(model, loader, criterion, metrics, *, device, memory_format, autoca
     metrics.reset()
     try:
         for planned in loader.planned(epoch):
-            if processes.size() == 1:
-                signals.check()
+            signals.check()
             inputs, target = devices.move(next(planned.source), device, memory_format)
             metrics.expect(planned.here)
             with autocast:

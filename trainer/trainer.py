@@ -171,7 +171,7 @@ class Trainer(BaseTrainer):
         if self.validated[0] != [epoch, self.step]:
             numbers: dict[str, float] = {}
             how = {"device": self.device, "memory_format": self.memory_format, "autocast": self.stepper.autocast()}
-            with seeds.untouched(devices=True):
+            with seeds.untouched_devices():
                 for name, loader in self._validation_sets().items():
                     metrics = self.valid_metrics[name]
                     numbers |= evaluate(self._evaluated(), loader, self.criterion, metrics, epoch=epoch, **how)

@@ -43,21 +43,25 @@ def set_host(seed):
 
 
 @contextmanager
-def untouched(devices=False):
-    """Whatever the block draws, the generators stand afterwards where they stood before.
-
-    devices: also those of the accelerators, which only a model draws from.
-    """
-    before = state() if devices else (torch.default_generator.get_state(), np.random.get_state(), random.getstate())
+def untouched():
+    """Whatever the block draws on the host, the generators stand afterwards where they stood before."""
+    before = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
     try:
         yield
     finally:
-        if devices:
-            set_state(before)
-        else:
-            torch.default_generator.set_state(before[0])
-            np.random.set_state(before[1])
-            random.setstate(before[2])
+        torch.default_generator.set_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
+
+
+@contextmanager
+def untouched_devices():
+    """The same for a block in which a model runs: the accelerators' generators, too."""
+    before = state()
+    try:
+        yield
+    finally:
+        set_state(before)
 
 
 @contextmanager
@@ -69,29 +73,30 @@ def drawn_from(seed, epoch):
 
 
 def state():
-    """Where every generator stands, in plain values and tensors."""
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    """Where every generator stands, in tensors and plain values."""
+    kind, keys, *rest = np.random.get_state()
     version, internal, gauss = random.getstate()
-    accelerators = []
-    if torch.accelerator.is_available():
-        module = torch.get_device_module()
-        accelerators = [module.get_rng_state(i) for i in range(torch.accelerator.device_count())]
-    return {
-        "torch": torch.get_rng_state(),
-        "accelerators": accelerators,
-        "numpy": [kind, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
-        "python": [version, list(internal), gauss],
-    }
+    host = {"numpy": [kind, np.asarray(keys).tolist(), *rest], "python": [version, list(internal), gauss]}
+    return {"torch": torch.get_rng_state(), **host, "accelerator": _kind(), "accelerators": _of_accelerators()}
 
 
 def set_state(saved):
-    """Put the generators back where `state()` found them; a run that moved to fewer accelerators takes the first."""
+    """Put the generators back where `state()` found them; those of another kind of accelerator are left alone."""
     torch.set_rng_state(saved["torch"])
-    kind, keys, position, has_gauss, cached = saved["numpy"]
-    np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
+    np.random.set_state(tuple(saved["numpy"]))
     version, internal, gauss = saved["python"]
     random.setstate((version, tuple(internal), gauss))
-    if torch.accelerator.is_available():
-        module = torch.get_device_module()
+    if saved["accelerators"] and saved["accelerator"] == _kind():
         for i, kept in enumerate(saved["accelerators"][: torch.accelerator.device_count()]):
-            module.set_rng_state(kept, i)
+            torch.get_device_module().set_rng_state(kept, i)
+
+
+def _kind():
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator.type if accelerator is not None else "cpu"
+
+
+def _of_accelerators():
+    if not torch.accelerator.is_available():
+        return []
+    return [torch.get_device_module().get_rng_state(i) for i in range(torch.accelerator.device_count())]

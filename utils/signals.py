@@ -36,17 +36,21 @@ def _receive(number, frame):
 
 
 def check():
-    """Raise Stopped where a signal asked for the end."""
-    if _received:
-        raise Stopped(_received[0], f"Stopped by {_NAMES[_received[0]]}.")
+    """Raise Stopped where a signal asked for the end; several processes leave at `check_together`."""
+    from utils import processes
+
+    if _received and processes.size() == 1:
+        raise _stopped(_received[0])
 
 
 def check_together(meet):
-    """The same for all processes at once: several ask each other where `meet` says so, and leave together."""
+    """The same for several processes, too: they ask each other where `meet` says so, and leave together."""
     from utils import processes
 
-    if processes.size() > 1 and meet and processes.any_of_all(bool(_received)) and not _received:
-        _received.append(signal.SIGTERM)
-        check()
-    if processes.size() == 1 or meet:
-        check()
+    check()
+    if processes.size() > 1 and meet and processes.any_of_all(bool(_received)):
+        raise _stopped(_received[0] if _received else signal.SIGTERM)
+
+
+def _stopped(number):
+    return Stopped(number, f"Stopped by {_NAMES[number]}.")

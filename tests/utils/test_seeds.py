@@ -99,7 +99,7 @@ def test_what_an_untouched_block_draws_leaves_no_trace(devices):
     seeds.seed_everything(1)
     expected = draws()
     seeds.seed_everything(1)
-    with seeds.untouched(devices=devices):
+    with seeds.untouched_devices() if devices else seeds.untouched():
         seeds.set_host(99)
         draws()
     assert draws() == expected
