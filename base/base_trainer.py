@@ -56,6 +56,7 @@ class BaseTrainer:
         self.lines = 0  # of metrics.jsonl
         self.judged: Any = None  # the (epoch, step) of the numbers that were last compared with the best
         self.saved_step = 0
+        self.told = False  # that the monitored number is missing
         self.writer = TensorboardWriter(lambda: config.log_dir, self.logger, settings["tensorboard"])
         self._checkpoints = checkpoint.Writer()
         self._restored = None  # a checkpoint's content, until `train` has put the rest of it back
@@ -151,8 +152,9 @@ class BaseTrainer:
             self.best_log = dict(log)
         here = [log["epoch"], self.step]
         if self.mnt_metric not in log or self.judged == here:  # a validation inside the epoch may fall on its end
-            if self.mnt_metric not in log and self.mnt_metric and self.settings["valid_period"] == 1:
+            if self.mnt_metric not in log and self.mnt_metric and self.settings["valid_period"] == 1 and not self.told:
                 self.logger.warning(f"trainer.monitor names '{self.mnt_metric}', but there is {', '.join(log)}.")
+                self.told = True
             return False
         self.judged = here
         value = float(log[self.mnt_metric])
