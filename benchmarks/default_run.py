@@ -44,10 +44,8 @@ def main():
         test = json.loads((run / "test.json").read_text())
     base = statistics.median(rows["import torch"])
     for name, seconds in rows.items():
-        middle = statistics.median(seconds)
-        print(
-            f"{name:<28} {middle:5.2f} s  ({min(seconds):.2f} to {max(seconds):.2f})  {middle / base:4.2f} × import torch"
-        )
+        middle, least, most = statistics.median(seconds), min(seconds), max(seconds)
+        print(f"{name:<28} {middle:5.2f} s  ({least:.2f} to {most:.2f})  {middle / base:4.2f} × import torch")
     print(f"{'its training alone':<28} {sum(line['seconds'] for line in lines):5.2f} s")
     print(f"val_accuracy {max(line['val_accuracy'] for line in lines):.4f}, test_accuracy {test['test_accuracy']:.4f}")
 

@@ -122,6 +122,13 @@ def test_unreadable_checkpoint_has_a_code_of_its_own(lab):
     assert done.code == 3 and str(path) in done.err and not lab.saved.exists()
 
 
+def test_file_that_holds_a_bare_tensor_is_no_checkpoint(lab):
+    path = lab.folder / "tensor.pth"
+    torch.save(torch.zeros(2), path)
+    done = lab.resume(path)
+    assert done.code == 3 and str(path) in done.err and "Tensor" in done.err and not lab.saved.exists()
+
+
 def test_file_with_a_byte_order_mark_is_read(lab):
     path = lab.folder / "marked.json"
     path.write_text(json.dumps(toy.config(lab.saved, trainer={"epochs": 1})), encoding="utf-8-sig")
@@ -151,6 +158,17 @@ def test_override_of_a_key_that_does_not_exist_is_refused_with_the_nearest(lab, 
 
 def test_word_that_is_no_override_is_named(lab):
     assert_config_error(lab, lab.train(toy.config(lab.saved), "trainer.epochs"), "'trainer.epochs' is not KEY=VALUE")
+
+
+@pytest.mark.parametrize(("written", "right"), [("True", "true"), ("False", "false"), ("None", "null")])
+def test_word_of_python_is_refused_with_that_of_json(lab, written, right):
+    """As text it would count as true."""
+    assert_config_error(lab, lab.train(toy.config(lab.saved), f"arch.args.x={written}"), f"{written}: write {right}.")
+
+
+@pytest.mark.parametrize("words", [("name=a/b",), ("name=..",), ("--run-id", "a/b"), ("--run-id", "..")], ids=" ".join)
+def test_name_that_leads_out_of_the_folder_of_runs_is_refused(lab, words):
+    assert_config_error(lab, lab.train(toy.config(lab.saved), *words), f"'{words[-1].removeprefix('name=')}'", "folder")
 
 
 def test_override_gives_an_argument_that_the_file_leaves_out(lab):
@@ -238,7 +256,15 @@ def as_name_in_a_module_of_the_users(config, made):
     config["arch"] = {"type": "toy.os.system", "args": {"command": f"touch {made}"}}
 
 
-STRANGERS = [as_loss, as_metric, as_model, as_argument, as_argument_in_a_list, as_name_in_a_module_of_the_users]
+def as_training_data(config, made):
+    """Evaluation looks at what a loader takes where there is no test_data_loader."""
+    config["data_loader"] = {"type": "os.system", "args": {"command": f"touch {made}"}}
+
+
+STRANGERS = [
+    *(as_loss, as_metric, as_model, as_argument, as_argument_in_a_list, as_name_in_a_module_of_the_users),
+    as_training_data,
+]
 named = pytest.mark.parametrize("change", STRANGERS, ids=lambda change: change.__name__)
 
 
@@ -308,6 +334,13 @@ def test_evaluation_takes_the_split_that_is_asked_for(lab, split, examples):
     assert json.loads((lab.run / f"test-{split}.json").read_text())["examples"] == examples
 
 
+def test_evaluation_takes_the_sections_of_a_given_config_in_the_place_of_the_checkpoints(lab):
+    """The output is 3 for the targets 0, 1 and 2."""
+    lab.train(toy.config(lab.saved), "trainer.epochs=1")
+    done = lab.test(lab.run / "latest.pth", "--split", "val", config={"loss": "toy.squared"})
+    assert done.numbers["val_loss"] == pytest.approx((9 + 4 + 1) / 3)
+
+
 def test_evaluation_uses_the_averaged_weights(lab):
     """The number is the one that the run measured, which was with the average."""
     config = noisy.everything(lab.saved, metrics=[], trainer={"epochs": 1})
@@ -366,6 +399,12 @@ def test_config_that_is_wrong_by_itself_is_told_without_loading_torch(lab, check
     assert done.code == 2 and not lab.saved.exists()
     assert len(lines) <= 5 and "wrong.json: trainer.early_stp" in lines[0] and "'early_stop'" in lines[0]
     assert "parse_config" in modules and "torch" not in modules and "numpy" not in modules
+
+
+@pytest.mark.parametrize("words", [("train.py", "-c"), ("test.py", "-r")], ids=" ".join)
+def test_mistake_is_told_with_its_place_in_the_code_where_that_is_asked_for(lab, checkout, words):
+    done = checkout.run(*words, lab.folder / "none", "--traceback")
+    assert done.code == 2 and "Traceback" in done.err and done.err.splitlines()[-1].count("there is no such") == 1
 
 
 def test_default_run_imports_no_package_that_it_does_not_use(lab, checkout):

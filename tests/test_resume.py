@@ -265,6 +265,76 @@ def test_changed_monitor_on_resume_starts_the_best_anew(lab):
     assert (best["epoch"], best["monitor_best"]) == (2, 1.0)
 
 
+def of_no_schedule(lab, **sections):
+    """The newest checkpoint of one epoch without a schedule."""
+    lab.train(toy.config(lab.saved, lr_scheduler=None, **sections), "trainer.epochs=1")
+    return lab.run / "latest.pth"
+
+
+def group_of(path):
+    (group,) = load(path)["optimizer"]["param_groups"]
+    return group
+
+
+@pytest.mark.parametrize("as_saved", ["Adam", {"type": "Adam"}], ids=str)
+def test_changed_rate_takes_effect_where_the_saved_config_names_the_optimizer_alone(lab, as_saved):
+    """An older program wrote such a config as it was given."""
+    path = of_no_schedule(lab, optimizer="Adam")
+    content = load(path)
+    content["config"]["optimizer"] = as_saved
+    torch.save(content, path)
+    assert lab.resume(path, "trainer.epochs=2", "optimizer.args.lr=0.5").code == 0
+    assert group_of(path)["lr"] == 0.5
+
+
+def test_argument_that_a_given_optimizer_leaves_out_has_its_default_again(lab):
+    """torch's SGD has a weight_decay of 0."""
+    path = of_no_schedule(lab, optimizer={"type": "SGD", "args": {"lr": 0.5, "weight_decay": 0.1}})
+    assert group_of(path)["weight_decay"] == 0.1
+    done = lab.train({"optimizer": {"type": "SGD", "args": {"lr": 0.5}}}, "-r", path, "trainer.epochs=2")
+    assert done.code == 0 and group_of(path)["weight_decay"] == 0
+
+
+def test_config_of_one_section_replaces_that_section_of_the_checkpoints(lab):
+    path = of_no_schedule(lab)
+    done = lab.train({"loss": "toy.squared"}, "-r", path, "trainer.epochs=2")
+    assert done.code == 0 and len(history(lab.run)) == 2
+    now = load(path)["config"]
+    assert now["loss"]["type"] == "toy.squared" and now["arch"]["type"] == "toy.Scripted"
+
+
+def test_config_of_the_trainer_alone_replaces_that_of_the_checkpoint(lab):
+    path = of_no_schedule(lab)
+    done = lab.train({"trainer": {"epochs": 3, "save_dir": str(lab.saved), "tensorboard": False}}, "-r", path)
+    assert done.code == 0 and len(history(lab.run)) == 3
+
+
+ADAMW = {"type": "AdamW", "args": {"lr": 0.1}}
+STEP_LR = {"type": "StepLR", "args": {"step_size": 1}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "override"),
+    [
+        ({"lr_scheduler": None}, 'lr_scheduler={"type": "StepLR", "args": {"step_size": 1}}'),
+        ({"optimizer": {"a": ADAMW}, "lr_scheduler": {"a": STEP_LR}}, "optimizer.a.args.lr=0.5"),
+        (
+            {"optimizer": ADAMW, "lr_scheduler": {"type": "OneCycleLR", "args": {"total_steps": 9, "max_lr": 0.1}}},
+            "optimizer.args.betas=[0.5, 0.9]",
+        ),
+        ({}, "name=other"),
+        ({}, "trainer.save_dir=elsewhere"),
+    ],
+    ids=["a schedule", "lr of a named optimizer", "betas under one cycle", "name", "save_dir"],
+)
+def test_change_that_a_resumed_run_can_not_take_is_refused(lab, sections, override):
+    lab.train(toy.config(lab.saved, **sections), "trainer.epochs=1")
+    before = files(lab.run)
+    done = lab.resume(lab.run / "latest.pth", "trainer.epochs=2", override)
+    assert done.code == 2 and done.err.startswith(override.partition("=")[0]) and len(done.err.splitlines()) <= 5
+    assert files(lab.run) == before
+
+
 # --- which run -------------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +347,20 @@ def test_resume_from_an_older_checkpoint_begins_a_new_folder_and_leaves_the_old_
     new = lab.saved / "toy/new"
     assert json.loads((new / "environment.json").read_text())["resumed_from"] == str(old / "checkpoint-epoch1.pth")
     assert history(new) == history(old)[:2]
+
+
+def test_checkpoint_in_a_folder_that_is_no_runs_begins_a_new_one_and_leaves_that_alone(lab, monkeypatch):
+    lab.train(toy.config(lab.saved), "trainer.epochs=2", "trainer.keep_last=1", "--run-id", "old")
+    elsewhere = lab.folder / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy(lab.saved / "toy/old/latest.pth", elsewhere)
+    for name in ("thesis.tmp", "checkpoint-epoch1.pth"):
+        (elsewhere / name).write_text("a stranger's")
+    before = files(elsewhere)
+    monkeypatch.chdir(lab.folder)  # where the user's module lies
+    assert lab.resume(elsewhere / "latest.pth", "trainer.epochs=3", "--run-id", "new").code == 0
+    assert files(elsewhere) == before
+    assert [path.name for path in lab.runs()] == ["old", "new"] and load(lab.saved / "toy/new/latest.pth")["epoch"] == 3
 
 
 def test_resume_of_the_latest_takes_the_newest_run_of_the_name(lab):
@@ -329,6 +413,27 @@ def test_resume_of_a_folder_takes_its_newest_checkpoint(lab):
     assert [line["epoch"] for line in history(lab.run)] == [1, 2, 3]
 
 
+def test_resume_of_a_folder_goes_on_there_whatever_name_a_new_run_would_have(lab):
+    lab.train(toy.config(lab.saved), "trainer.epochs=1")
+    assert lab.resume(lab.run, "--run-id", "other", "trainer.epochs=2").code == 0
+    assert [line["epoch"] for line in history(lab.run)] == [1, 2]
+
+
+def killed_before_its_first_save(lab):
+    """The config of a run called 'job' whose folder holds no checkpoint."""
+    config = noisy.config(lab.saved)
+    with pytest.raises(RuntimeError, match="the interruption"):
+        lab.train(config, "-r", "auto", "--run-id", "job", INTERRUPT="train 2 raise")
+    assert (lab.run / "environment.json").exists() and not list(lab.run.glob("*.pth"))
+    return config
+
+
+def test_run_that_was_killed_before_its_first_save_begins_again_in_its_folder(lab):
+    config = killed_before_its_first_save(lab)
+    assert lab.train(config, "-r", "auto", "--run-id", "job").code == 0
+    assert lab.run.name == "job" and [line["epoch"] for line in history(lab.run)] == [1, 2, 3, 4]
+
+
 @pytest.fixture
 def held_elsewhere():
     """A function that locks a run's folder in another process, until the test's end."""
@@ -372,6 +477,15 @@ def test_run_that_another_process_trains_is_not_resumed(lab, held_elsewhere):
     done = lab.resume(lab.run / "latest.pth", "trainer.epochs=2")
     assert done.code == 2 and "another process is training this run" in done.err
     assert files(lab.run) == before
+
+
+@FORKS
+def test_run_that_another_process_began_and_has_not_saved_yet_is_not_begun_again(lab, held_elsewhere):
+    config = killed_before_its_first_save(lab)
+    held_elsewhere(lab.run)
+    done = lab.train(config, "-r", "auto", "--run-id", "job")
+    assert done.code == 2 and "another process is training this run" in done.err
+    assert lab.run.name == "job"
 
 
 def test_damaged_latest_is_named_and_the_newest_sound_one_taken(lab):

@@ -9,6 +9,8 @@ import noisy
 import pytest
 from lab import differences_of_checkpoints, history, load
 
+from base import BaseTrainer
+
 CODES = {"SIGINT": 130, "SIGTERM": 143}
 
 
@@ -51,6 +53,25 @@ def test_signal_in_a_validation_stops_it_and_the_resumed_run_validates_again(lab
     assert lab.resume(broken / "latest.pth").code == 0
     assert not differences_of_checkpoints(lab.saved / "noisy/unbroken/latest.pth", broken / "latest.pth")
     assert history(lab.saved / "noisy/unbroken") == history(broken)
+
+
+def test_run_killed_before_it_saved_what_it_had_reported_has_each_epoch_once_in_the_end(lab, monkeypatch):
+    """Stopped in the second epoch's validation, when its last update was done; killed after that epoch's report."""
+    config = noisy.everything(lab.saved)
+    lab.train(config, "--run-id", "unbroken")
+    done, broken = stopped(lab, config, "valid 6 SIGTERM")
+    assert done.code == 143 and len(history(broken)) == 1
+
+    def killed(*args, **kwargs):
+        raise KeyError("killed")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(BaseTrainer, "_save_checkpoint", killed)
+        with pytest.raises(KeyError, match="killed"):
+            lab.resume(broken / "latest.pth")
+    assert len(history(broken)) == 2
+    assert lab.resume(broken / "latest.pth").code == 0
+    assert history(broken) == history(lab.saved / "noisy/unbroken")
 
 
 @pytest.mark.parametrize("interrupt", ["none 0", "train 3 SIGTERM"])
@@ -126,6 +147,17 @@ def test_run_with_workers_comes_to_its_end(lab, checkout, monkeypatch, interrupt
     process = checkout.start("train.py", "-c", lab.write(config))
     process.communicate(timeout=60)
     assert process.returncode == code
+    assert not left_of_session(process.pid)
+
+
+@pytest.mark.slow
+def test_run_whose_workers_can_not_read_an_example_ends_at_once_and_leaves_none(lab, checkout):
+    config = noisy.config(lab.saved)
+    dataset = {"type": "own.Broken", "args": {"n": 400}}
+    config["data_loader"] = {"type": "DataLoader", "args": {"dataset": dataset, "batch_size": 8, "num_workers": 2}}
+    process = checkout.start("train.py", "-c", lab.write(config))
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1 and "an example that can't be read" in err
     assert not left_of_session(process.pid)
 
 

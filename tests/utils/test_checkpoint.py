@@ -145,6 +145,16 @@ def test_compressed_entries_are_refused_though_they_are_no_smaller(tmp_path):
         checkpoint.load(tmp_path / "packed.pth")
 
 
+def test_compressed_entries_are_refused_under_a_checksum_that_matches(small, tmp_path):
+    with zipfile.ZipFile(small) as plain, open(tmp_path / "packed.pth", "w+b") as file:
+        with zipfile.ZipFile(file, "w") as packed:
+            for entry in plain.namelist():
+                packed.writestr(entry, plain.read(entry), zipfile.ZIP_DEFLATED)
+        checkpoint._seal(file)
+    with pytest.raises(CheckpointError, match="compressed"):
+        checkpoint.load(tmp_path / "packed.pth")
+
+
 def test_entries_that_claim_more_than_the_file_holds_are_refused(tmp_path):
     torch.save({"weights": torch.zeros(1000)}, tmp_path / "plain.pth")
     with zipfile.ZipFile(tmp_path / "plain.pth", "a") as archive:

@@ -104,6 +104,25 @@ def test_a_loss_with_its_own_count_is_the_sum_of_sums_over_the_sum_of_counts():
     assert metrics.result()["loss"] == pytest.approx(expected)
 
 
+def test_a_count_in_half_precision_goes_on_beyond_256():
+    """Where bfloat16 itself stops: 256 + 1 is 256 there."""
+    metrics = Metrics([])
+    for _ in range(300):
+        metrics.expect(1)
+        metrics.update(None, None, (torch.ones((), dtype=torch.bfloat16), torch.ones((), dtype=torch.bfloat16)))
+    assert metrics.loss_so_far() == (300.0, 300.0)
+
+
+def test_a_metric_that_gives_text_is_named():
+    def words(output, target):
+        return "much"
+
+    metrics = Metrics([words])
+    metrics.expect(1)
+    with pytest.raises(TypeError, match="'words' gave much, where a number is wanted"):
+        metrics.update(torch.zeros(1), torch.zeros(1), torch.zeros(()))
+
+
 def test_a_batch_that_only_keeps_step_counts_nowhere():
     metrics, batches = Metrics([accuracy, Largest()]), some_batches()
     add(metrics, batches)

@@ -86,6 +86,7 @@ def test_a_checkpoint_may_name(name):
         "parse_config.ConfigParser",
         "train.main",
         "test.main",
+        "docs.picture.main",
     ],
 )
 def test_a_checkpoint_may_not_name(name):
