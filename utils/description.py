@@ -46,7 +46,7 @@ INSIDE = {"lr_scheduler": ("interval",), "metrics": ("name",), "optimizer": ("pa
 
 KEYS = (
     Key("name", "text", REQUIRED, "the experiment's name; runs go to `save_dir/name/run_id/`"),
-    Key("seed", "whole", 0, "of weights, dropout, the order of the data and every example's transforms", 0),
+    Key("seed", "whole", 0, "of weights, dropout, the data's order and every example's transforms", 0, most=2**63 - 1),
     Key("deterministic", "switch", False, "`torch.use_deterministic_algorithms`"),
     Key("device", "text", "auto", "`auto`: the accelerator torch finds (CUDA, ROCm, MPS, XPU), else `cpu`; or a name"),
     Key("parallel", "text", "auto", "how to use several GPUs", choices=("auto", "none", "data_parallel")),

@@ -88,7 +88,7 @@ def set_state(saved):
     random.setstate((version, tuple(internal), gauss))
     if saved["accelerators"] and saved["accelerator"] == _kind():
         for i, kept in enumerate(saved["accelerators"][: torch.accelerator.device_count()]):
-            torch.get_device_module().set_rng_state(kept, i)
+            torch.get_device_module().set_rng_state(kept, *_index(i))
 
 
 def _kind():
@@ -99,4 +99,9 @@ def _kind():
 def _of_accelerators():
     if not torch.accelerator.is_available():
         return []
-    return [torch.get_device_module().get_rng_state(i) for i in range(torch.accelerator.device_count())]
+    module = torch.get_device_module()
+    return [module.get_rng_state(*_index(i)) for i in range(torch.accelerator.device_count())]
+
+
+def _index(i):
+    return () if _kind() == "mps" else (i,)  # MPS has one device and takes no number
