@@ -14,7 +14,7 @@ from base import trainer_state
 from base.base_data_loader import BaseDataLoader
 from logger import History, TensorboardWriter, close_log, line_of
 from utils import checkpoint, description, inf_loop, processes, runs, seeds, signals
-from utils.errors import Diverged, Stopped
+from utils.errors import Stopped
 
 
 class EndOfRun(Exception):
@@ -242,14 +242,6 @@ class BaseTrainer:
 
     def _check_loss(self):
         """Raise Diverged where the training loss is no number: such weights are never saved."""
-
-    def _diverged(self, loss):
-        """The error that says so, for a subclass's `_check_loss`."""
-        self._checkpoints.wait()
-        return Diverged(
-            f"The training loss is {loss} in epoch {self.epoch + 1}, step {self.step}; stopped before saving it.\n"
-            f"The last good checkpoint: {self._newest_name()}. Lower optimizer.args.lr, or set trainer.clip_grad_norm."
-        )
 
     def _newest_name(self):
         """The checkpoint that a resume takes, as text."""

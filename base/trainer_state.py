@@ -118,24 +118,16 @@ def _optimizers(trainer):
     return trainer.optimizer if isinstance(trainer.optimizer, dict) else {"": trainer.optimizer}
 
 
-# (pattern of a dotted path, when it is refused, why)
 _GO_ON = "Add lr_scheduler=null optimizer.args.lr=X to train on at a constant rate, or start a new run."
-_REFUSALS = (
+_ANOTHERS = "the saved state is another one's. Set it back, or start a new run."
+_INSIDE = "the checkpoint stands inside an epoch. Set it back, or resume from a checkpoint-epochN.pth."
+_REFUSALS = (  # pattern of a dotted path, when its change is refused, why; the first that matches
     (r".*\.(num_workers|pin_memory|prefetch_factor|persistent_workers|timeout)", "never", ""),  # change no number
-    (
-        r"optimizer(\.\w+)?\.type|optimizer",
-        "always",
-        "the saved state is another one's. Set it back, or start a new run.",
-    ),
-    (r"lr_scheduler.*", "with a schedule", "the saved state is another one's. Set it back, or start a new run."),
+    (r"optimizer(\.\w+)?\.type|optimizer", "always", _ANOTHERS),
+    (r"lr_scheduler.*", "with a schedule", _ANOTHERS),
     (r"optimizer.*\.args\.(lr|betas|momentum)", "scheduled", f"the schedule goes on and would overrule it. {_GO_ON}"),
     (r"name|trainer\.save_dir", "continued", "the run goes on in its own folder. Set it back."),
-    (
-        r"(data_loader|loss|metrics|seed|trainer\.len_epoch)(\..*)?",
-        "inside an epoch",
-        "the checkpoint stands inside an epoch, whose batches would be others. Set it back, or resume from a "
-        "checkpoint-epochN.pth.",
-    ),
+    (r"(data_loader|loss|metrics|seed|trainer\.len_epoch)(\..*)?", "inside an epoch", _INSIDE),
 )
 
 
@@ -152,11 +144,9 @@ def _refuse_what_can_not_change(changes, content, config):
         "inside an epoch": bool(content.get("counters", {}).get("position")),
     }
     for name, was, now in changes:
-        when, why = next(
-            ((when, why) for pattern, when, why in _REFUSALS if re.fullmatch(pattern, name)), ("never", "")
-        )
-        if holds[when]:
-            raise ConfigError(f"{name}: {was!r} → {now!r}: {why}")
+        matching = [(when, why) for pattern, when, why in _REFUSALS if re.fullmatch(pattern, name)]
+        if matching and holds[matching[0][0]]:
+            raise ConfigError(f"{name}: {was!r} → {now!r}: {matching[0][1]}")
 
 
 def _refuse_stretching(schedule, state):

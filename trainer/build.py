@@ -24,14 +24,9 @@ def validation(config, data_loader):
         return data_loader.split_validation()
     made = config.init_obj("valid_data_loader")
     for loader in made.values() if isinstance(made, dict) else [made]:
-        hand_on(data_loader, loader)
+        if hasattr(data_loader, "state_dict") and hasattr(loader, "load_state_dict"):
+            loader.load_state_dict(data_loader.state_dict())  # a vocabulary, statistics: of the training data alone
     return made
-
-
-def hand_on(data_loader, loader):
-    """Give another loader what the training loader has learned from its data (a vocabulary, statistics)."""
-    if hasattr(data_loader, "state_dict") and hasattr(loader, "load_state_dict"):
-        loader.load_state_dict(data_loader.state_dict())
 
 
 def model(config, device):

@@ -14,7 +14,7 @@ from trainer.evaluate import evaluate
 from trainer.stepper import Stepper
 from utils import devices, processes, seeds, signals
 from utils.description import near
-from utils.errors import ConfigError
+from utils.errors import ConfigError, Diverged
 from utils.metrics import Metrics
 
 
@@ -219,7 +219,11 @@ class Trainer(BaseTrainer):
     def _check_loss(self):
         total, count = self.train_metrics.loss_so_far()
         if processes.any_of_all(not math.isfinite(total)):
-            raise self._diverged(total)
+            self._checkpoints.wait()
+            raise Diverged(
+                f"The training loss is {total} in epoch {self.epoch + 1}, step {self.step}; stopped before saving it.\n"
+                f"The last good one: {self._newest_name()}. Lower optimizer.args.lr, or set trainer.clip_grad_norm."
+            )
         return total, count
 
     def _evaluated(self):
@@ -236,13 +240,8 @@ class Trainer(BaseTrainer):
         measured = [name for one in (self.train_metrics, *self.valid_metrics.values()) for name in one.names()]
         unknown = bool(self.mnt_metric) and self.mnt_metric not in measured
         plateau = any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in self.stepper.schedules)
+        said = f"trainer.monitor is '{self.monitor}', but this run measures {', '.join(measured)}."
         if plateau and (not self.mnt_metric or unknown):
-            raise ConfigError(
-                f"lr_scheduler: ReduceLROnPlateau needs a monitored number, and trainer.monitor is '{self.monitor}'. "
-                f"Name one that this run measures: {', '.join(measured)}."
-            )
+            raise ConfigError(f"lr_scheduler: ReduceLROnPlateau needs a monitored number: {said}")
         if unknown:
-            raise ConfigError(
-                f"trainer.monitor names '{self.mnt_metric}', but this run measures {', '.join(measured)}. "
-                f"{near(self.mnt_metric, measured)}".rstrip()
-            )
+            raise ConfigError(f"{said} {near(self.mnt_metric, measured)}".rstrip())

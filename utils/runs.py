@@ -94,7 +94,7 @@ def find_checkpoint(resume, runs_dir, run_id, warn):
     for folder in [named] if named else newest_first(runs_dir):
         if is_locked(folder):
             if named:
-                raise ConfigError(f"{folder}: another process is training this run. Wait for its end or stop it.")
+                lock(folder)
             warn(f"{folder} is being trained by another process; passed over.")
             continue
         path, content = newest_checkpoint(folder, warn)
@@ -129,18 +129,8 @@ def config_folders(folder, known):
 
 def lock(folder):
     """Hold the run's folder for this process, which trains it; ConfigError where another process does."""
-    folder = Path(folder).resolve()
-    if os.name != "posix" or folder in _held:
-        return
-    import fcntl
-
-    file = open(folder / ".lock", "a+", encoding="ascii")  # noqa: SIM115 (held until the run ends)
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not inherited by loader workers, unlike flock
-    except OSError:
-        file.close()
-        raise ConfigError(f"{folder}: another process is training this run. Wait for its end or stop it.") from None
-    _held[folder] = file
+    if not _held_by_us(folder):
+        raise ConfigError(f"{folder}: another process is training this run. Wait for its end or stop it.")
 
 
 def unlock(folder):
@@ -151,17 +141,28 @@ def unlock(folder):
 
 def is_locked(folder):
     """Whether another process trains this run."""
-    path = Path(folder).resolve() / ".lock"
-    if os.name != "posix" or Path(folder).resolve() in _held or not path.exists():
+    folder = Path(folder).resolve()
+    if folder in _held or not (folder / ".lock").exists():
         return False
-    import fcntl
+    ours = _held_by_us(folder)
+    unlock(folder)
+    return not ours
 
-    with open(path, "a+", encoding="ascii") as file:
+
+def _held_by_us(folder):
+    """Take the folder's lock; False where another process has it."""
+    folder = Path(folder).resolve()
+    if os.name == "posix" and folder not in _held:
+        import fcntl
+
+        file = open(folder / ".lock", "a+", encoding="ascii")  # noqa: SIM115 (held until the run ends)
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not inherited by loader workers, unlike flock
         except OSError:
-            return True
-    return False
+            file.close()
+            return False
+        _held[folder] = file
+    return True
 
 
 def write_environment(folder, **more):

@@ -1,5 +1,6 @@
 """SIGINT and SIGTERM as a flag that is looked at between updates; a second SIGINT leaves at once."""
 
+import os
 import signal
 import threading
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ def watched():
 def _receive(number, frame):
     if number == signal.SIGINT and signal.SIGINT in _received:
         raise KeyboardInterrupt
+    if os.isatty(1):  # written past Python's buffers, in which the signal may have come
+        os.write(1, f"\n{_NAMES[number]}: saving after this step; Ctrl-C again leaves at once.\n".encode())
     _received.append(number)
 
 
