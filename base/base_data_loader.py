@@ -199,7 +199,8 @@ class BaseDataLoader(DataLoader):
 
 def _opened(inner):
     """An iterator over the inner loader, whose workers can be ended although they leave SIGTERM to their parent."""
-    source = iter(inner)
+    with signals.held():  # a worker is killed by one that comes before it is told to ignore it
+        source = iter(inner)
     for worker in getattr(source, "_workers", ()):
         worker._popen.terminate = worker._popen.kill  # torch and Python end a worker by SIGTERM, and wait for that
     if hasattr(signal, "SIGCHLD"):
@@ -287,8 +288,7 @@ class _Stream(IterableDataset):
 
 def _start_worker(worker_init_fn, worker_id):
     """What a worker does first: leave signals to its parent, which saves and ends it; then the user's own function."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signals.ignore()
     if worker_init_fn is not None:
         worker_init_fn(worker_id)
 

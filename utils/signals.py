@@ -38,6 +38,27 @@ def _receive(number, frame):
     _received.append(number)
 
 
+@contextmanager
+def held():
+    """Within the block the two signals wait, for this thread and for the processes that it starts."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _NAMES)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore():
+    """From here on this process leaves both to its parent, those that came while they were held, too."""
+    for number in _NAMES:
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NAMES)
+
+
 def check():
     """Raise Stopped where a signal asked for the end; several processes leave at `check_together`."""
     from utils import processes

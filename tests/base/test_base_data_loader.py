@@ -341,6 +341,21 @@ def test_workers_leave_signals_to_the_process_that_started_them():
     assert [[bool(ignored) for ignored in column] for column in batch] == [[True, True], [True, True]]
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals can't be held back here")
+def test_a_signal_that_comes_before_a_worker_leaves_signals_to_its_parent_does_not_end_it(monkeypatch):
+    from torch.utils.data._utils import signal_handling
+
+    original = signal_handling._set_worker_signal_handlers
+
+    def with_a_signal_right_behind():
+        original()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(signal_handling, "_set_worker_signal_handlers", with_a_signal_right_behind)
+    loader = loader_of(num_workers=2, multiprocessing_context="fork")
+    assert len(list(loader)) == len(loader)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_set_is_told_the_pass_where_it_is_read(num_workers, persistent):
