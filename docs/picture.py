@@ -90,7 +90,8 @@ def mistakes(checkpoint):
 
 def draw_curves(axes, unbroken, resumed):
     """Loss against epochs: the unbroken run as lines, the resumed one as rings on top."""
-    per_epoch = unbroken[-1]["step"] / unbroken[-1]["epoch"]
+    epochs = unbroken[-1]["epoch"]
+    per_epoch = unbroken[-1]["step"] / epochs
     stop = STOP_AT / per_epoch
     for name, color, words, above in (
         ("loss", TRAIN, "training, with dropout", 27),
@@ -100,16 +101,18 @@ def draw_curves(axes, unbroken, resumed):
             points = [(line["step"] / per_epoch, line[name]) for line in lines if name in line]
             x, y = zip(*points)
             if broken:
-                axes.plot(x, y, "o", ms=7.5, mfc="none", mec=RING, mew=1.1, zorder=4)
+                axes.plot(x, y, "o", ms=6.5, mfc="none", mec=RING, mew=1.0, zorder=4)
             else:
                 axes.plot(x, y, "-o", color=color, lw=1.8, ms=3, zorder=3)
-                axes.annotate(words, (10.1, y[-1]), (0, above), textcoords="offset points", color=color, ha="right")
+                axes.annotate(
+                    words, (epochs + 0.1, y[-1]), (0, above), textcoords="offset points", color=color, ha="right"
+                )
     axes.axvline(stop, color=RING, lw=1.1, ls=(0, (4, 3)), zorder=1)
     axes.annotate(
         f"SIGTERM during batch {STOP_AT},\ninside epoch {int(stop) + 1}; then resumed",
         (stop, 1.55), (7, 0), textcoords="offset points", color=RING, va="center", linespacing=1.4,
     )  # fmt: skip
-    axes.set(yscale="log", xlim=(0, 10.2), xticks=range(0, 11, 2), xlabel="epoch", ylim=(0.06, 2.6))
+    axes.set(yscale="log", xlim=(0, epochs + 0.3), xticks=range(0, epochs + 1, 3), xlabel="epoch", ylim=(0.05, 2.6))
     axes.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
     axes.minorticks_off()
     axes.grid(axis="y", color=GRID, lw=0.8)
