@@ -111,13 +111,10 @@ class ConfigParser:
         config.changes = description.differences(complete(saved), complete(config.config)) if saved else []
         return config
 
-    def set(self, path, value):
-        """Set a key by its dotted path; ConfigError with the nearest name where there is no such key."""
-        description.set_value(self._config, path, value)
-
     def _set_all(self, values):
+        """Set keys by their dotted paths; ConfigError with the nearest name where there is no such key."""
         for path, value in values.items():
-            self.set(path, value)
+            description.set_value(self._config, path, value)
         return self
 
     def check(self):

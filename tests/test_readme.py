@@ -166,10 +166,8 @@ def test_the_commands_of_the_readme_are_commands():
             for option in train.OPTIONS:
                 parser.add_argument(*option.flags, type=option.type)
         given = parser.parse_intermixed_args(words)
-        config = ConfigParser(json.loads((ROOT / "config.json").read_text(encoding="utf-8")))
-        for path, value in map(_key_and_value, given.overrides):
-            config.set(path, value)
-        config.check()
+        changed = dict(map(_key_and_value, given.overrides))
+        ConfigParser(json.loads((ROOT / "config.json").read_text(encoding="utf-8")), modification=changed).check()
 
 
 def test_the_exit_codes_in_the_readme_are_those_of_the_errors():
