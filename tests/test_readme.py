@@ -167,7 +167,7 @@ def test_the_commands_of_the_readme_are_commands():
                 parser.add_argument(*option.flags, type=option.type)
         given = parser.parse_intermixed_args(words)
         changed = dict(map(_key_and_value, given.overrides))
-        ConfigParser(json.loads((ROOT / "config.json").read_text(encoding="utf-8")), modification=changed).check()
+        ConfigParser(json.loads((ROOT / "config.json").read_text(encoding="utf-8")))._set_all(changed).check()
 
 
 def test_the_exit_codes_in_the_readme_are_those_of_the_errors():
