@@ -33,11 +33,9 @@ def main(config, split="test"):
     model = build.model(config, device)
     checkpoint.load_weights(model, content["state_dict"], config.resume)
     model, criterion = build.wrapped(config, model, device), build.criterion(config, device)
-    how = {
-        "device": device,
-        "memory_format": devices.memory_format(config["trainer"]["channels_last"]),
-        "autocast": precision(config["trainer"]["amp"], device),
-    }
+    settings = config["trainer"]
+    how = {"device": device, "memory_format": devices.memory_format(settings["channels_last"])}
+    how["autocast"] = precision(settings["amp"], device)
     numbers = {}
     for name, loader in loaders.items():
         metrics = Metrics(build.metrics(config, device), f"{split}_{name}_" if name else f"{split}_", device)
@@ -59,10 +57,8 @@ def _loaders_of(config, split):
             off = {"training": False, "shuffle": False, "validation_split": 0}
             config["data_loader"] = {**section, "args": {**section["args"], **off}}
             return {"": config.init_obj("data_loader")}, split
-        config.get_logger("test").info(
-            f"There is no test_data_loader, and {section['type']} has no test part (no argument 'training'): "
-            "evaluating on the validation data."
-        )
+        why = f"There is no test_data_loader, and {section['type']} has no test part (no argument 'training')"
+        config.get_logger("test").info(f"{why}: evaluating on the validation data.")
         split = "val"
     name = {"test": "test_data_loader", "val": "valid_data_loader", "train": "data_loader"}[split]
     made = config.init_obj(name if config[name] is not None else "data_loader")
@@ -94,8 +90,12 @@ def parser():
 
 def run():
     """The whole command; what it raises, `exit_code` tells."""
-    made = parser()
-    main(ConfigParser.from_args(made), made.parse_intermixed_args().split)
+    config = ConfigParser.from_args(parser())
+    if config.asked.check:
+        config.check()
+        print(config.table())
+    else:
+        main(config, config.asked.split)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,22 @@ import sys
 from collections import namedtuple
 
 from parse_config import ConfigParser
-from utils import command_line
+from utils import command_line, imports
 from utils.errors import exit_code
 
 Option = namedtuple("Option", "flags type target")
-OPTIONS = (Option(["--lr"], float, "optimizer;args;lr"), Option(["--bs"], int, "data_loader;args;batch_size"))
+OPTIONS = (
+    Option(["--lr"], float, "optimizer;args;lr"),
+    Option(["--bs"], int, "data_loader;args;batch_size"),
+    Option(["--overfit"], int, "trainer;overfit"),
+)
 
 
-def main(config):
-    """Build every part in the order the data meets them, and train; returns the best epoch's numbers."""
+def main(config, then=lambda trainer: trainer.train()):
+    """Build every part in the order the data meets them, and train; returns the best epoch's numbers.
+
+    then: what is done with the trainer once it is complete, and whose result is returned.
+    """
     config.check()
     from trainer import build
     from utils import devices, processes
@@ -31,20 +38,10 @@ def main(config):
         metrics = build.metrics(config, device)
         optimizer = build.optimizer(config, model)
         lr_scheduler = build.schedule(config, optimizer, data_loader)
-        trainer = config.init_obj(
-            "trainer",
-            None,
-            build.wrapped(config, model, device),
-            criterion,
-            metrics,
-            optimizer,
-            config=config,
-            device=device,
-            data_loader=data_loader,
-            valid_data_loader=valid_data_loader,
-            lr_scheduler=lr_scheduler,
-        )
-        return trainer.train()
+        parts = (build.wrapped(config, model, device), criterion, metrics, optimizer, config)
+        more = {"device": device, "lr_scheduler": lr_scheduler}
+        more |= {"data_loader": data_loader, "valid_data_loader": valid_data_loader}
+        return then(config.init_obj("trainer", None, *parts, **more))
     finally:
         processes.leave()
 
@@ -52,13 +49,21 @@ def main(config):
 def parser():
     """The command line."""
     made = command_line.parser(__doc__, help="go on from a checkpoint or run, from the 'latest' run, or 'auto'")
+    made.add_argument("--dry-run", action="store_true", help="build all, try one batch, show the layers; write nothing")
     made.add_argument("--run-id", help="name of the run's folder; default: the time")
     return made
 
 
 def run():
     """The whole command; what it raises, `exit_code` tells."""
-    main(ConfigParser.from_args(parser(), OPTIONS))
+    config = ConfigParser.from_args(parser(), OPTIONS)
+    if config.asked.check:
+        config.check()
+        print(config.table())
+    elif config.asked.dry_run:
+        main(config, imports.optional("extras.dry_run", "--dry-run").show)
+    else:
+        main(config)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The loader that a fork's loaders inherit: torch's DataLoader, with batches that depend on nothing but the seed."""
 
 import atexit
+import copy
 import functools
 import inspect
 import itertools
@@ -16,7 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from logger import get_logger
 from utils import processes, seeds, signals
-from utils.errors import ConfigError
+from utils.errors import ArgumentError, shown
 
 
 class Planned(NamedTuple):
@@ -42,6 +43,7 @@ class BaseDataLoader(DataLoader):
     """
 
     seed = 0  # the run's; the trainer sets it
+    limit = None  # batches of a pass, of a stream
 
     def __init__(
         self,
@@ -53,22 +55,15 @@ class BaseDataLoader(DataLoader):
         collate_fn=default_collate,
         **dataloader_kwargs,
     ):
-        if isinstance(dataset, (str, dict)):
-            raise ConfigError(
-                f'data_loader.args.dataset: {dataset!r} is no data set; write {{"type": NAME, "args": {{}}}}.'
-            )
+        for name, value in {"dataset": dataset, "collate_fn": collate_fn, **dataloader_kwargs}.items():
+            if isinstance(value, dict) or (isinstance(value, (str, int, float)) and name in _OBJECTS):
+                raise ArgumentError(f'{name}: {shown(value)} is no object; write {{"type": NAME, "args": {{}}}}.')
         self.shuffle = shuffle
         self.validation_split = validation_split
         self.batch_idx = 0
         self.n_samples = len(dataset) if hasattr(dataset, "__len__") else None
-        self.init_kwargs = {
-            "dataset": dataset,
-            "batch_size": batch_size,
-            "shuffle": self.shuffle,
-            "collate_fn": collate_fn,
-            "num_workers": num_workers,
-            **dataloader_kwargs,
-        }
+        own = {"dataset": dataset, "batch_size": batch_size, "shuffle": shuffle, "collate_fn": collate_fn}
+        self.init_kwargs = {**own, "num_workers": num_workers, **dataloader_kwargs}
         arguments = dict(self.init_kwargs)
         sampler, self.valid_sampler = self._split_sampler(validation_split)
         if sampler is not None:
@@ -83,18 +78,14 @@ class BaseDataLoader(DataLoader):
         if not split:
             return None, None
         if self.init_kwargs.keys() & {"sampler", "batch_sampler"} or self.n_samples is None:
-            raise ConfigError(
-                "data_loader.args.validation_split: a stream, or data with a sampler of its own, can't be split; "
-                "give valid_data_loader instead."
-            )
+            why = "a stream, or data with a sampler of its own, can't be split; give valid_data_loader instead."
+            raise ArgumentError(f"validation_split: {why}")
         full = np.arange(self.n_samples)
         np.random.RandomState(0).shuffle(full)
         count = split if isinstance(split, int) else int(self.n_samples * split)
         if not 0 < count < self.n_samples:
-            raise ConfigError(
-                f"data_loader.args.validation_split: {split} of {self.n_samples} examples leaves {count} to validate "
-                f"and {self.n_samples - count} to train on; give a share between 0 and 1 or a smaller count."
-            )
+            left = f"leaves {count} to validate and {self.n_samples - count} to train on"
+            raise ArgumentError(f"validation_split: {split} of {self.n_samples} examples {left}; give another share.")
         self.shuffle = False
         self.n_samples -= count
         return SubsetRandomSampler(full[count:].tolist()), full[:count].tolist()
@@ -108,6 +99,21 @@ class BaseDataLoader(DataLoader):
         loader.n_samples, loader.seed = len(self.valid_sampler), self.seed
         return loader
 
+    def first_batches(self, count):
+        """A loader of the first `count` batches of pass 1, the same ones in every pass."""
+        made = copy.copy(self)
+        made._planner, made._inner, made.limit = _Planner(), None, count
+        if isinstance(self.dataset, IterableDataset):
+            made.n_samples = self.n_samples and min(self.n_samples, count * (self.batch_size or 1))
+        else:
+            batches = self._batches(1)[:count]
+            made.n_samples, made.valid_sampler = sum(map(len, batches)), None
+            if self.batch_sampler is None:
+                vars(made)["sampler"] = [row for batch in batches for row in batch]
+            else:
+                vars(made)["batch_sampler"] = batches  # past torch, which forbids to set it
+        return made
+
     def write_split(self, path):
         """Write the indices of a split that this loader made, {"train": […], "valid": […]}, as JSON."""
         if self.valid_sampler is not None and not path.exists():
@@ -119,6 +125,9 @@ class BaseDataLoader(DataLoader):
         source, self._inner = getattr(self._inner, "_iterator", None), None
         if source is not None:
             source._shutdown_workers()
+
+    def __len__(self):
+        return super().__len__() if self.limit is None else min(super().__len__(), self.limit)
 
     def set_epoch(self, epoch):
         """The next iteration is pass `epoch`, counted from 1."""
@@ -143,23 +152,15 @@ class BaseDataLoader(DataLoader):
         plan = self._plan(epoch)[start:]
         self._planner.plan = [(indices, example_seeds, epoch) for _, _, indices, example_seeds in plan]
         if self._inner is None:
-            self._inner = self._loader_of(
-                _Rows(self.dataset, self.collate_fn, self.batch_sampler is None), self._planner
-            )
+            rows = _Rows(self.dataset, self.collate_fn, self.batch_sampler is None)
+            self._inner = self._loader_of(rows, self._planner)
         source = _opened(self._inner)
         for here, everywhere, _, _ in plan:
             yield Planned(here, everywhere, source)
 
     def _plan(self, epoch):
-        """(here, everywhere, indices, seeds) of each batch of a pass; the sampler is drawn whole from (seed, epoch)."""
-        samplers: list[Any] = [self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)]
-        for sampler in samplers:
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
-            if isinstance(getattr(sampler, "generator", None), torch.Generator):
-                sampler.generator.manual_seed(int(seeds.example_seeds(self.seed, epoch, 1)[0]))
-        with seeds.drawn_from(self.seed, epoch):
-            batches = [[i] for i in self.sampler] if self.batch_sampler is None else list(self.batch_sampler)
+        """(here, everywhere, indices, seeds) of each batch of a pass."""
+        batches = self._batches(epoch)
         ends = np.cumsum([len(batch) for batch in batches])
         all_seeds = seeds.example_seeds(self.seed, epoch, int(ends[-1]) if batches else 0)
         rank, size, dealt = processes.rank(), processes.size(), 1
@@ -172,28 +173,38 @@ class BaseDataLoader(DataLoader):
             plan.append((len(mine), len(batch) * dealt, *rows))
         return plan
 
+    def _batches(self, epoch):
+        """The indices of each batch of a pass; the sampler is drawn whole from (seed, epoch)."""
+        samplers: list[Any] = [self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)]
+        for sampler in samplers:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            if isinstance(getattr(sampler, "generator", None), torch.Generator):
+                sampler.generator.manual_seed(int(seeds.example_seeds(self.seed, epoch, 1)[0]))
+        with seeds.drawn_from(self.seed, epoch):
+            return [[i] for i in self.sampler] if self.batch_sampler is None else list(self.batch_sampler)
+
     def _read_stream(self, epoch, start):
         if start:
             get_logger("data").info(f"data     reading over the first {start} batches of the stream")
+        epoch = epoch if self.limit is None else 1
         rows = _Stream(self.dataset, self.batch_size, self.drop_last, self.collate_fn, self.seed, epoch)
-        for here, everywhere, batch in itertools.islice(_opened(self._loader_of(rows, None)), start, None):
+        for here, everywhere, batch in itertools.islice(_opened(self._loader_of(rows, None)), start, self.limit):
             yield Planned(here, everywhere, iter((batch,)))
 
     def _loader_of(self, rows, planner):
         """torch's DataLoader over whole batches, with this one's workers and a generator of its own."""
+        names = ("pin_memory", "timeout", "multiprocessing_context", "prefetch_factor")
         return DataLoader(
             rows,
             batch_size=None,
             sampler=planner,
             num_workers=self.num_workers if planner else min(self.num_workers, 1),
             collate_fn=_as_it_is,
-            pin_memory=self.pin_memory,
-            timeout=self.timeout,
             worker_init_fn=functools.partial(_start_worker, self.worker_init_fn),
-            multiprocessing_context=self.multiprocessing_context,
             generator=torch.Generator(),
-            prefetch_factor=self.prefetch_factor,
             persistent_workers=self.persistent_workers and planner is not None,
+            **{name: getattr(self, name) for name in names},
         )
 
 
@@ -211,6 +222,9 @@ def _opened(inner):
 
 def _expect_their_end():
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler calls the end of a worker a mishap
+
+
+_OBJECTS = ("dataset", "sampler", "batch_sampler", "collate_fn", "worker_init_fn", "generator")
 
 
 class _Planner:
@@ -271,19 +285,16 @@ class _Stream(IterableDataset):
         for first in itertools.count(0, self.batch_size):
             example_seeds = seeds.example_seeds(self.seed, self.epoch, self.batch_size, first).tolist()
             with seeds.untouched():
-                samples = [sample for seed in example_seeds for sample in self._next(examples, seed)]
+                samples: list[Any] = []
+                for seed in example_seeds:
+                    seeds.set_host(seed)
+                    samples += itertools.islice(examples, 1)
                 if len(samples) < (self.batch_size if self.drop_last else 1):
                     return
                 mine = samples[self.rank :: self.size]
                 seeds.set_host(example_seeds[0] ^ 1)
                 batch = self.collate_fn(mine or samples[:1])
             yield len(mine), len(samples), batch
-
-    @staticmethod
-    def _next(examples, seed):
-        """The next example in a list, an empty one at the end."""
-        seeds.set_host(seed)
-        return list(itertools.islice(examples, 1))
 
 
 def _start_worker(worker_init_fn, worker_id):

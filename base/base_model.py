@@ -12,12 +12,9 @@ class BaseModel(torch.nn.Module):
     def forward(self, *inputs):
         raise NotImplementedError
 
-    def trainable_parameters(self):
-        """How many numbers the optimizer moves."""
-        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
-
     def summary(self):
         print(self)
 
     def __str__(self):
-        return f"{super().__str__()}\nTrainable parameters: {self.trainable_parameters():,}"
+        learn = sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+        return f"{super().__str__()}\nTrainable parameters: {learn:,}"

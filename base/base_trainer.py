@@ -6,15 +6,14 @@ import shlex
 import time
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from base import trainer_state
 from base.base_data_loader import BaseDataLoader
 from logger import History, TensorboardWriter, close_log, line_of
-from utils import checkpoint, description, inf_loop, processes, runs, seeds, signals
-from utils.errors import Stopped
+from utils import checkpoint, description, inf_loop, optim, processes, runs, seeds, signals
+from utils.errors import Failure, Stopped
 
 
 class EndOfRun(Exception):
@@ -30,11 +29,11 @@ class BaseTrainer:
     """
 
     # Attributes of plain values that a checkpoint keeps, too.
-    COUNTERS: tuple[str, ...] = ("position", "lines", "not_improved", "judged", "best_log")
+    COUNTERS: tuple[str, ...] = ("position", "lines", "not_improved", "best_log")
 
     def __init__(self, model, criterion, metric_ftns, optimizer, config, *extra, **more):
         self.config = config
-        self.settings = settings = {**description.trainer_defaults(), "keep_last": 0, **config["trainer"]}
+        self.settings = settings = {**description.with_defaults({})["trainer"], "keep_last": 0, **config["trainer"]}
         self.logger = config.get_logger("trainer", settings["verbosity"])
         self.model, self.criterion, self.metric_ftns, self.optimizer = model, criterion, metric_ftns, optimizer
         self.extra_arguments = (*extra, *more.values())
@@ -54,9 +53,7 @@ class BaseTrainer:
         self.step = 0  # optimizer updates so far
         self.position = 0  # batches of the epoch under way, where a subclass counts them
         self.lines = 0  # of metrics.jsonl
-        self.judged: Any = None  # the (epoch, step) of the numbers that were last compared with the best
         self.saved_step = 0
-        self.told = False  # that the monitored number is missing
         self.writer = TensorboardWriter(lambda: config.log_dir, self.logger, settings["tensorboard"])
         self._checkpoints = checkpoint.Writer()
         self._restored = None  # a checkpoint's content, until `train` has put the rest of it back
@@ -107,6 +104,11 @@ class BaseTrainer:
                 self._checkpoints.wait()
                 processes.wait_for_all()
             self._say_goodbye()
+        except Exception as error:  # a traceback says where in the code; this says with what
+            if not isinstance(error, Failure):
+                said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}"
+                self.logger.error(f"{said}, with\n{description.parts(self.config.config)}")
+            raise
         finally:
             self.writer.close()
             for loader in self._loaders().values():
@@ -150,13 +152,10 @@ class BaseTrainer:
         """Whether these numbers are the best so far; counts the patience. A number that is not finite never is best."""
         if self.mnt_mode == "off":
             self.best_log = dict(log)
-        here = [log["epoch"], self.step]
-        if self.mnt_metric not in log or self.judged == here:  # a validation inside the epoch may fall on its end
-            if self.mnt_metric not in log and self.mnt_metric and self.settings["valid_period"] == 1 and not self.told:
+        if self.mnt_metric not in log:
+            if self.mnt_metric and self.settings["valid_period"] == 1 and self.lines == 0:
                 self.logger.warning(f"trainer.monitor names '{self.mnt_metric}', but there is {', '.join(log)}.")
-                self.told = True
             return False
-        self.judged = here
         value = float(log[self.mnt_metric])
         if not math.isfinite(value):
             self.logger.warning(f"{self.mnt_metric} is {value} in epoch {log['epoch']}; it can't be the best.")
@@ -190,11 +189,9 @@ class BaseTrainer:
         self.writer.purge_step = self.step + 1 if self.step else None
         self.writer.enabled = self.writer.enabled and processes.is_main()
         model = checkpoint.unwrapped(self.model)
-        counts = [parameter.numel() for parameter in model.parameters()]
-        learn = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
         sizes = [f"{loader.n_samples or 'a stream of'} {name}" for name, loader in loaders.items()]
         together = f", {processes.size()} processes" if processes.size() > 1 else ""
-        self.logger.info(f"model    {type(model).__name__}, {sum(counts):,} parameters, {sum(learn):,} of them learn")
+        self.logger.info(f"model    {type(model).__name__}, {optim.counts(model)}")
         self.logger.info(f"device   {self.device}{together}")
         self.logger.info(f"data     {', '.join(sizes).replace('_', ' ')}")
         self.logger.info(f"run      {folder}")
@@ -262,11 +259,10 @@ class BaseTrainer:
             loader.set_epoch(epoch)
 
     def _say_goodbye(self):
-        best = self.mnt_metric in self.best_log
-        path = self.checkpoint_dir / ("model_best.pth" if best else "latest.pth")
-        what = f"{self.mnt_metric} {self.best_log[self.mnt_metric]:.4f}" if best else f"step {self.step}"
+        word, name, what = "last", "latest.pth", f"step {self.step}"
+        if self.mnt_metric in self.best_log:
+            word, name, what = "best", "model_best.pth", f"{self.mnt_metric} {self.best_log[self.mnt_metric]:.4f}"
+        path = self.checkpoint_dir / name
         self.logger.info(f"done     {self._finished()}")
-        self.logger.info(
-            f"{'best' if best else 'last'}     epoch {self.best_log.get('epoch', self.epoch)}, {what}: {path}"
-        )
+        self.logger.info(f"{word}     epoch {self.best_log.get('epoch', self.epoch)}, {what}: {path}")
         self.logger.info(f"test it  python test.py -r {shlex.quote(str(path))}")

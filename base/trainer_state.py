@@ -156,9 +156,8 @@ def _refuse_stretching(schedule, state):
         for length in ("total_steps", "T_max"):
             was, now = saved.get(length), getattr(one, length, None)
             if was != now:
-                raise ConfigError(
-                    f"lr_scheduler: {type(one).__name__} was shaped for {length}={was}; this run has {now}.\n{_GO_ON}"
-                )
+                shape = f"{type(one).__name__} was shaped for {length}={was}; this run has {now}"
+                raise ConfigError(f"lr_scheduler: {shape}.\n{_GO_ON}")
 
 
 def _apply_to_optimizers(changes, trainer, fresh):

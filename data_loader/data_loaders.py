@@ -2,7 +2,8 @@
 
 from base import BaseDataLoader
 from data_loader.datasets import IdxImages
-from utils.errors import ConfigError
+from utils import imports
+from utils.errors import ArgumentError
 
 
 class MnistDataLoader(BaseDataLoader):
@@ -36,18 +37,13 @@ class DataLoader(BaseDataLoader):
 
 
 def _download_mnist(folder):
-    try:
-        from torchvision.datasets import MNIST
-    except ImportError:
-        raise ConfigError(
-            "data_loader.args.download wants 'torchvision', which isn't installed: pip install torchvision."
-        ) from None
+    MNIST = imports.optional("torchvision.datasets", "data_loader.args.download", "torchvision").MNIST
     try:
         MNIST(folder, train=True, download=True)
     except (OSError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise ConfigError(
-            f"data_loader.args.download: the full MNIST can't be had: {reason}\n"
+        raise ArgumentError(
+            f"download: the full MNIST can't be had: {reason}\n"
             "Is there a network? Without one, train on the 10,000 digits that come with the project: "
             "data_loader.args.data_dir=data/mnist10k data_loader.args.download=false"
         ) from error

@@ -9,25 +9,24 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from utils.errors import ConfigError
+from utils.errors import ArgumentError
 
 
 class IdxImages(Dataset):
     """Grey images and labels from a pair of IDX files, the format of MNIST and Fashion-MNIST, kept in memory as uint8.
 
-    folder: holds `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or `t10k-…` for train=False, plain or .gz, or
-    has them in `MNIST/raw`, where torchvision puts them. mean, std: of pixels scaled to [0, 1].
+    data_dir: holds `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or `t10k-…` for train=False, plain or .gz,
+    or has them in `MNIST/raw`, where torchvision puts them. mean, std: of pixels scaled to [0, 1].
     An item is ((1, H, W) float32 image, int64 label). A batch is read at once and costs a few microseconds an image.
     """
 
-    def __init__(self, folder, train=True, mean=0.1307, std=0.3081):
+    def __init__(self, data_dir, train=True, mean=0.1307, std=0.3081):
         part = "train" if train else "t10k"
-        self.images = torch.from_numpy(read_idx(folder, f"{part}-images-idx3-ubyte"))  # (N, H, W) uint8
-        self.labels = torch.from_numpy(read_idx(folder, f"{part}-labels-idx1-ubyte")).long()  # (N,)
+        self.images = torch.from_numpy(read_idx(data_dir, f"{part}-images-idx3-ubyte"))  # (N, H, W) uint8
+        self.labels = torch.from_numpy(read_idx(data_dir, f"{part}-labels-idx1-ubyte")).long()  # (N,)
         if len(self.images) != len(self.labels):
-            raise ConfigError(
-                f"{folder}: {len(self.images)} images but {len(self.labels)} labels; the files don't belong together."
-            )
+            found = f"{len(self.images)} images but {len(self.labels)} labels"
+            raise ArgumentError(f"data_dir: {data_dir}: {found}; the files don't belong together.")
         self.scale, self.shift = 1 / (255 * std), -mean / std
 
     def __len__(self):
@@ -45,14 +44,14 @@ class IdxImages(Dataset):
         return pixels.to(torch.float32).mul_(self.scale).add_(self.shift)
 
 
-def read_idx(folder, name):
+def read_idx(data_dir, name):
     """The array in an IDX file of unsigned bytes (yann.lecun.com/exdb/mnist: magic, sizes, values), writable."""
-    places = [Path(folder), Path(folder) / "MNIST" / "raw"]
+    places = [Path(data_dir), Path(data_dir) / "MNIST" / "raw"]
     candidates = [place / (name + ending) for place in places for ending in (".gz", "")]
     path = next((candidate for candidate in candidates if candidate.exists()), None)
     if path is None:
-        raise ConfigError(
-            f"data_loader.args.data_dir: {Path(folder).absolute()} holds no {name} or {name}.gz.\n"
+        raise ArgumentError(
+            f"data_dir: {Path(data_dir).absolute()} holds no {name} or {name}.gz.\n"
             "The digits that come with the project are in data/mnist10k; download=true gets the full MNIST."
         )
     opened = gzip.open if path.suffix == ".gz" else open
@@ -65,6 +64,6 @@ def read_idx(folder, name):
             raise ValueError("it begins with other bytes")
         return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(sizes).copy()
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
-        raise ConfigError(
-            f"{path.absolute()}: not an IDX file of unsigned bytes, or damaged: {error}. Get it again."
+        raise ArgumentError(
+            f"data_dir: {path.absolute()}: not an IDX file of unsigned bytes, or damaged: {error}. Get it again."
         ) from error

@@ -30,10 +30,7 @@ class TensorboardWriter:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
-                self.logger.warning(
-                    "trainer.tensorboard wants 'tensorboard', which isn't installed: pip install tensorboard, or set "
-                    "it to false."
-                )
+                self.logger.warning("trainer.tensorboard: pip install tensorboard, or set it to false.")
                 self.enabled = False
                 return None
             folder = self.log_dir() if callable(self.log_dir) else self.log_dir

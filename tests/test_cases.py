@@ -166,12 +166,15 @@ def test_plateau_schedule_goes_on_after_a_resume(lab):
     assert of_epochs(lab.probe("lr")) == [0.1, 0.01]
 
 
-@pytest.mark.parametrize("monitor", ["off", "min val_loss"])
-def test_plateau_schedule_without_a_monitored_number_is_refused(lab, monitor):
+@pytest.mark.parametrize(
+    ("monitor", "said"),
+    [("off", "is off, but ReduceLROnPlateau waits for a number"), ("min val_loss", "does not measure 'val_loss'")],
+)
+def test_plateau_schedule_without_a_monitored_number_is_refused(lab, monitor, said):
     config = toy.config(lab.saved, lr_scheduler=PLATEAU, valid_data_loader=None, trainer={"monitor": monitor})
     done = lab.train(config)
     assert done.code == 2 and len(done.err.splitlines()) <= 5
-    assert "lr_scheduler: ReduceLROnPlateau" in done.err and "trainer.monitor" in done.err
+    assert "config.json: trainer.monitor: " in done.err and said in done.err
     assert not lab.runs()
 
 

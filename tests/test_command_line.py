@@ -31,8 +31,8 @@ def assert_config_error(lab, done, *said):
     [
         ({"trainer": {"early_stp": 3}}, ["config.json: trainer.early_stp", "'early_stop'"]),
         ({"optimzer": {}}, ["config.json: optimzer", "'optimizer'"]),
-        ({"trainer": {"epochs": "ten"}}, ["config.json: trainer.epochs: 'ten'", "a whole number"]),
-        ({"trainer": {"epochs": 0}}, ["config.json: trainer.epochs", "the least is 1"]),
+        ({"trainer": {"epochs": "ten"}}, ['config.json: trainer.epochs: "ten"', "a whole number"]),
+        ({"trainer": {"epochs": 0}}, ["config.json: trainer.epochs: 0", ">= 1"]),
         ({"trainer": {"amp": "bf17"}}, ["config.json: trainer.amp", "'bf16'"]),
         ({"trainer": {"monitor": "val_loss"}}, ["config.json: trainer.monitor", "'min val_loss'"]),
         ({"optimizer": {"type": "toy.ProbeSGD", "arg": {}}}, ["config.json: optimizer.arg", "'args'"]),
@@ -67,7 +67,7 @@ def test_keys_of_ones_own_are_allowed_in_extra(lab):
         ("loss=toy.mean_outt", ["loss", "'mean_outt'", "'mean_out'"]),
         ("arch.args.stepss=2", ["arch.args.stepss", "'steps'"]),
         ("data_loader.args.batchsize=2", ["data_loader.args.batchsize", "'batch_size'"]),
-        ("data_loader.args.dataset.args.m=2", ["data_loader.args.dataset.args.m", "'m'"]),
+        ("data_loader.args.dataset.args.m=2", ["data_loader.args.dataset.args.m", "It accepts n, values"]),
         ('metrics=["acuracy"]', ["metrics.0", "'acuracy'", "'accuracy'"]),
         ("arch=nowhere.Model", ["arch", "no module 'nowhere'"]),
         ("trainer.monitor=min val_los", ["trainer.monitor", "'val_loss'"]),
@@ -80,7 +80,7 @@ def test_wrong_name_is_told_by_its_place_with_the_nearest_right_one(lab, overrid
 def test_missing_argument_is_told_by_its_place(lab):
     config = toy.config(lab.saved)
     del config["arch"]["args"]["steps"]
-    assert_config_error(lab, lab.train(config), "config.json: arch.args", "'steps'")
+    assert_config_error(lab, lab.train(config), "config.json: arch.args.steps: missing", "Scripted")
 
 
 def test_constructor_that_raises_is_a_mistake_of_the_config(lab):
@@ -93,7 +93,7 @@ def test_syntax_error_is_told_by_its_line(lab):
 
 
 def test_key_that_stands_twice_is_named(lab):
-    assert_config_error(lab, lab.train(lab.write('{"name": "a", "name": "b"}')), "'name' stands twice")
+    assert_config_error(lab, lab.train(lab.write('{"name": "a", "name": "b"}')), "name: stands twice", "keep one")
 
 
 def test_number_that_json_does_not_know_is_refused(lab):
@@ -102,7 +102,7 @@ def test_number_that_json_does_not_know_is_refused(lab):
 
 def test_file_that_is_not_there_is_named_by_its_whole_path(lab):
     path = lab.folder / "none.json"
-    assert_config_error(lab, lab.train(path), str(path), "no such file")
+    assert_config_error(lab, lab.train(path), f"{path}: No such file", "-c FILE")
 
 
 @pytest.mark.parametrize("words", [(), ("-r", "auto")])
@@ -163,12 +163,14 @@ def test_word_that_is_no_override_is_named(lab):
 @pytest.mark.parametrize(("written", "right"), [("True", "true"), ("False", "false"), ("None", "null")])
 def test_word_of_python_is_refused_with_that_of_json(lab, written, right):
     """As text it would count as true."""
-    assert_config_error(lab, lab.train(toy.config(lab.saved), f"arch.args.x={written}"), f"{written}: write {right}.")
+    done = lab.train(toy.config(lab.saved), f"arch.args.x={written}")
+    assert_config_error(lab, done, f"command line: arch.args.x: write {right}, not {written}.")
 
 
 @pytest.mark.parametrize("words", [("name=a/b",), ("name=..",), ("--run-id", "a/b"), ("--run-id", "..")], ids=" ".join)
 def test_name_that_leads_out_of_the_folder_of_runs_is_refused(lab, words):
-    assert_config_error(lab, lab.train(toy.config(lab.saved), *words), f"'{words[-1].removeprefix('name=')}'", "folder")
+    asked = words[-1].removeprefix("name=")
+    assert_config_error(lab, lab.train(toy.config(lab.saved), *words), words[0].partition("=")[0], asked, "folder")
 
 
 def test_override_gives_an_argument_that_the_file_leaves_out(lab):
@@ -404,7 +406,8 @@ def test_config_that_is_wrong_by_itself_is_told_without_loading_torch(lab, check
 @pytest.mark.parametrize("words", [("train.py", "-c"), ("test.py", "-r")], ids=" ".join)
 def test_mistake_is_told_with_its_place_in_the_code_where_that_is_asked_for(lab, checkout, words):
     done = checkout.run(*words, lab.folder / "none", "--traceback")
-    assert done.code == 2 and "Traceback" in done.err and done.err.splitlines()[-1].count("there is no such") == 1
+    assert done.code == 2 and "Traceback" in done.err
+    assert done.err.splitlines()[-1].lower().count("no such") == 1
 
 
 def test_default_run_imports_no_package_that_it_does_not_use(lab, checkout):

@@ -47,11 +47,12 @@ def loop():
 
 def table():
     """The description's keys: key, default, meaning."""
-    from utils.description import KEYS, REQUIRED
+    from utils.description import ABSENT, KEYS, REQUIRED
 
     lines = ["| key | default | meaning |", "|---|---|---|"]
     for key in KEYS:
-        default = "required" if key.default is REQUIRED else f"`{json.dumps(key.default)}`"
+        default = "" if key.default is ABSENT else f"`{json.dumps(key.default)}`"
+        default = "required" if key.default is REQUIRED else default
         choices = f": {', '.join(f'`{word}`' for word in key.choices)}" if key.choices else ""
         lines.append(f"| `{key.path}` | {default} | {key.text}{choices} |")
     return "\n".join(lines) + "\n"
@@ -155,7 +156,8 @@ def test_the_commands_of_the_readme_are_commands():
     from lab import _test_script
 
     import train
-    from parse_config import ConfigParser, _key_and_value
+    from parse_config import ConfigParser
+    from utils.config_file import key_and_value
 
     lines = [line.rpartition("&& ")[2] for block in blocks(readme(), "") for line in block.splitlines()]
     commands = [shlex.split(line) for line in lines if line.startswith("python ")]
@@ -166,7 +168,7 @@ def test_the_commands_of_the_readme_are_commands():
             for option in train.OPTIONS:
                 parser.add_argument(*option.flags, type=option.type)
         given = parser.parse_intermixed_args(words)
-        changed = dict(map(_key_and_value, given.overrides))
+        changed = dict(map(key_and_value, given.overrides))
         ConfigParser(json.loads((ROOT / "config.json").read_text(encoding="utf-8")))._set_all(changed).check()
 
 

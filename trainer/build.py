@@ -1,46 +1,65 @@
 """The parts of a run that take more than their section of the config: what they depend on, where they live."""
 
 import torch
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
-from utils import devices, optim, processes
+from base import BaseDataLoader
+from utils import devices, objects, optim, processes
 from utils.errors import ConfigError
 
 
 def training(config):
     """The training data; ConfigError where it gives no batch."""
-    made = config.init_obj("data_loader")
-    if hasattr(made.dataset, "__len__") and len(made) == 0:
-        raise ConfigError(
-            f"{config.source}: data_loader.args: {made.n_samples} samples give no batch of batch_size {made.batch_size}"
-            f"{' with drop_last' if made.drop_last else ''}, so nothing would be trained. Give a smaller batch_size."
-        )
-    return made
+    made = _loader(config, "data_loader", config.init_obj("data_loader"))
+    if made.n_samples is not None and made.n_samples < processes.size():
+        raise ConfigError(f"{config.place('data_loader')}: {made.n_samples} samples for {processes.size()} processes.")
+    made.seed = config["seed"]
+    return made.first_batches(config["trainer"]["overfit"]) if config["trainer"]["overfit"] else made
 
 
 def validation(config, data_loader):
     """The validation data: of its own section, one or {name: loader}, or split off `data_loader`; None without."""
+    if batches := config["trainer"]["overfit"]:
+        return data_loader.first_batches(batches)
     if config.get("valid_data_loader") is None:
         return data_loader.split_validation()
     made = config.init_obj("valid_data_loader")
-    for loader in made.values() if isinstance(made, dict) else [made]:
+    for name, loader in made.items() if isinstance(made, dict) else [("", made)]:
+        _loader(config, f"valid_data_loader.{name}".rstrip("."), loader)
         if hasattr(data_loader, "state_dict") and hasattr(loader, "load_state_dict"):
             loader.load_state_dict(data_loader.state_dict())  # a vocabulary, statistics: of the training data alone
     return made
 
 
+def _loader(config, path, made):
+    _expect(made, BaseDataLoader, config.place(path))
+    if hasattr(made.dataset, "__len__") and len(made) == 0:
+        argument = "drop_last" if made.drop_last and made.n_samples else "dataset"
+        why = (
+            f"{made.n_samples} samples give no batch of batch_size {made.batch_size}. Give a smaller one, or more data."
+        )
+        raise ConfigError(f"{config.place(f'{path}.args.{argument}')}: {why}")
+    return made
+
+
+def _expect(made, kind, place):
+    if not isinstance(made, kind):
+        raise ConfigError(f"{place}: a {kind.__name__} is wanted, and this gave a {type(made).__name__}.")
+
+
 def model(config, device):
     """The model, on the device and in the memory format of `trainer.channels_last`."""
     made = config.init_obj("arch")
-    if not isinstance(made, torch.nn.Module):
-        raise ConfigError(f"{config.source}: arch: {type(made).__name__} is no torch.nn.Module.")
+    _expect(made, torch.nn.Module, config.place("arch"))
     return made.to(device).to(memory_format=devices.memory_format(config["trainer"]["channels_last"]))
 
 
 def wrapped(config, made, device):
     """The model as the loop calls it: compiled, in DistributedDataParallel, in DataParallel, or as it is."""
     if compile_with := config["trainer"]["compile"]:
-        made = torch.compile(made, **(compile_with if isinstance(compile_with, dict) else {}))
+        arguments = compile_with if isinstance(compile_with, dict) else {}
+        made = objects.make(
+            torch.compile, (made,), arguments, "trainer.compile", lambda path: config.place(path.replace(".args", ""))
+        )
     wanted = config["n_gpu"] or 0
     if processes.size() > 1 or (config["parallel"] != "data_parallel" and (config["parallel"] == "none" or wanted < 2)):
         return processes.wrap(made, device)
@@ -66,16 +85,15 @@ def optimizer(config, made):
     """The optimizer of the parameters that learn; or {name: optimizer}, each of those its `params` pattern matches."""
 
     def one(path, spec):
-        pattern, place = spec.get("params", "*"), f"{config.source}: {path}"
-        return config.init_obj(path, None, optim.trainable(made, pattern, place))
+        parameters = optim.trainable(made, spec.get("params", "*"), config.place(f"{path}.params"))
+        return config.init_obj(path, None, parameters)
 
     optimizers = _each(config, "optimizer", one)
     every = list(optimizers.values()) if isinstance(optimizers, dict) else [optimizers]
     moved = {id(p) for one in every for group in one.param_groups for p in group["params"]}
     if left := [name for name, p in made.named_parameters() if p.requires_grad and id(p) not in moved]:
-        config.get_logger("train").warning(
-            f"optimizer: none moves {', '.join(left[:8])}; freeze them or widen a 'params'."
-        )
+        said = f"optimizer: none moves {', '.join(left[:8])}; freeze them or widen a 'params'."
+        config.get_logger("train").warning(said)
     return optimizers
 
 
@@ -83,28 +101,19 @@ def schedule(config, optimizers, data_loader):
     """The learning rate's schedule, told of the run's length where its args leave that out; or {name: schedule}."""
     settings = config["trainer"]
     updates, per_epoch = planned_updates(settings, data_loader)
-    named = optimizers if isinstance(optimizers, dict) else {"": optimizers}
 
     def one(path, spec):
-        name = path.partition(".")[2]
-        if name not in named:
-            raise ConfigError(
-                f"{config.source}: {path}: which optimizer is it for? Give each schedule by the name of one: "
-                f"{', '.join(named)}."
-            )
+        moved = optimizers[path.partition(".")[2]] if isinstance(optimizers, dict) else optimizers
         found, given, interval = config.find(path), spec["args"], spec.get("interval", "epoch")
-        if found is ReduceLROnPlateau and interval == "step":
-            raise ConfigError(
-                f"{config.source}: {path}.interval: ReduceLROnPlateau waits for validations; leave it out."
-            )
         steps = updates if interval == "step" else settings["epochs"]
-        known = optim.planned_arguments(found, given, steps, per_epoch)
-        if found is OneCycleLR and "max_lr" not in given:  # the optimizer's rate is the one it climbs to
-            known["max_lr"] = [group["lr"] for group in named[name].param_groups]
-        if found is ReduceLROnPlateau and "mode" not in given:
-            known["mode"] = "max" if settings["monitor"].startswith("max") else "min"
-        made = config.init_obj(path, None, named[name], **known)
+        rates, mode = [group["lr"] for group in moved.param_groups], settings["monitor"].partition(" ")[0]
+        known = optim.planned_arguments(found, given, steps, per_epoch, rates, mode)
+        made = config.init_obj(path, None, moved, **known)
         made.interval = interval  # what the stepper counts for it
+        if steps and steps > getattr(made, "total_steps", steps):
+            why = f"{made.total_steps} {interval}s, for a run of {steps}. Leave its length out, and it is filled in."
+            argument = "total_steps" if "total_steps" in given else "epochs"
+            raise ConfigError(f"{config.place(f'{path}.args.{argument}')}: a schedule of {why}")
         return made
 
     return _each(config, "lr_scheduler", one) if config.get("lr_scheduler") is not None else None

@@ -4,16 +4,12 @@ import copy
 import itertools
 import math
 import time
-from typing import Any
 
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-
-from base import BaseDataLoader, BaseTrainer
+from base import BaseTrainer
 from base.base_trainer import EndOfRun
 from trainer.evaluate import evaluate
 from trainer.stepper import Stepper
 from utils import devices, processes, seeds, signals
-from utils.description import near
 from utils.errors import ConfigError, Diverged
 from utils.metrics import Metrics
 
@@ -27,6 +23,7 @@ class Trainer(BaseTrainer):
     """
 
     COUNTERS = (*BaseTrainer.COUNTERS, "cursor", "validated", "logged")
+    MEASURES: tuple[str, ...] = ()  # names that a loop of yours adds to an epoch's numbers, for `trainer.monitor`
 
     def __init__(
         self,
@@ -58,10 +55,9 @@ class Trainer(BaseTrainer):
             for name in self._validation_sets()
         }
         self.cursor = [1, 0]  # the pass over the data, and the batches of it that are done
-        self.validated: list[Any] = [None, {}]  # the (epoch, step) of the last validation, and its numbers
+        self.validated = 0  # the step of the last validation inside an epoch
         self.logged = [0.0, 0.0]  # the loss's sum and count when training values were last logged
         self._waited, self._examples = 0.0, 0  # seconds the epoch waited for data, examples it has trained on
-        self._check_parts()
 
     def _train_epoch(self, epoch):
         self.model.train()
@@ -98,10 +94,10 @@ class Trainer(BaseTrainer):
             self.train_metrics.reset()
             self.logged = [0.0, 0.0]
         self._waited, self._examples = 0.0, 0
-        self._after_update(epoch)
         row = self._row(epoch)
         with self._progress(epoch) as bar:
             while window := list(itertools.islice(row, self.accumulate)):
+                self._between_updates(epoch)
                 total = sum(planned.everywhere for planned, _ in window)
                 for i, (planned, _) in enumerate(window):
                     self.stepper.expect(planned.here, total, first=i == 0, last=i == len(window) - 1)
@@ -114,7 +110,6 @@ class Trainer(BaseTrainer):
                 bar.update(total)
                 if self._is_due("log_step"):
                     self._log_step(epoch, bar)
-                self._after_update(epoch)
 
     def _row(self, epoch):
         """Yield (planned batch, cursor after it) from where the epoch stands to its end.
@@ -132,9 +127,7 @@ class Trainer(BaseTrainer):
                 if left == 0:
                     return
             if done == 0:
-                raise ConfigError(
-                    "data_loader: it gave no batch. Is the set empty, or smaller than a batch under drop_last?"
-                )
+                raise ConfigError("data_loader: no batch. Is the set empty, or smaller than a batch under drop_last?")
             if self.len_epoch is None:
                 return
             number, done = number + 1, 0
@@ -145,14 +138,14 @@ class Trainer(BaseTrainer):
         self._waited += time.perf_counter() - asked
         return devices.move(batch, self.device, self.memory_format)
 
-    def _after_update(self, epoch):
-        """Between two updates validate, save, leave, where due; in this order, so that a save has all behind it."""
-        inside = self.position and not self._epoch_is_over()
-        if inside and self._is_due("valid_steps") and self.validated[0] != [epoch, self.step]:
+    def _between_updates(self, epoch):
+        """Before an update validate, save, leave, where due; in this order, so that a save has all behind it."""
+        inside = self.position > 0
+        if inside and self._is_due("valid_steps") and self.validated != self.step:
             self._validate_inside(epoch)
         if inside and self._is_due("save_steps") and self.saved_step != self.step:
             self._save_position()
-        signals.check_together(self._is_due("log_step"))
+        signals.check(meet=self._is_due("log_step"))
         if inside and self._finished():
             raise EndOfRun
 
@@ -160,29 +153,22 @@ class Trainer(BaseTrainer):
         every = self.settings[name]
         return bool(every) and self.step % every == 0
 
-    def _epoch_is_over(self):
-        """Whether the epoch's last update is done; of a stream without a length nobody knows before its end."""
-        if self.len_epoch is not None:
-            return self.position >= self.len_epoch
-        return hasattr(self.data_loader.dataset, "__len__") and self.position >= len(self.data_loader)
-
     def _valid_epoch(self, epoch):
-        """{name: number} of every validation set; once a step."""
-        if self.validated[0] != [epoch, self.step]:
-            numbers: dict[str, float] = {}
-            how = {"device": self.device, "memory_format": self.memory_format, "autocast": self.stepper.autocast()}
-            with seeds.untouched_devices():
-                for name, loader in self._validation_sets().items():
-                    metrics = self.valid_metrics[name]
-                    numbers |= evaluate(self._evaluated(), loader, self.criterion, metrics, epoch=epoch, **how)
-            self.validated = [[epoch, self.step], numbers]
-        return dict(self.validated[1])
+        """{name: number} of every validation set."""
+        numbers: dict[str, float] = {}
+        how = {"device": self.device, "memory_format": self.memory_format, "autocast": self.stepper.autocast()}
+        with seeds.untouched_devices():
+            for name, loader in self._validation_sets().items():
+                metrics = self.valid_metrics[name]
+                numbers |= evaluate(self._evaluated(), loader, self.criterion, metrics, epoch=epoch, **how)
+        return numbers
 
     def _validate_inside(self, epoch):
         """A validation between two updates counts as any other: for the best, the patience and the log."""
         self._check_loss()
         log = {"epoch": epoch, "step": self.step, **self._valid_epoch(epoch)}
         improved = self.mnt_metric in log and self._judge(log)
+        self.validated = self.step
         self._report(log, "best so far" if improved else "")
         if improved:
             self._save(["model_best.pth", "latest.pth"])
@@ -220,28 +206,14 @@ class Trainer(BaseTrainer):
         total, count = self.train_metrics.loss_so_far()
         if processes.any_of_all(not math.isfinite(total)):
             self._checkpoints.wait()
-            raise Diverged(
-                f"The training loss is {total} in epoch {self.epoch + 1}, step {self.step}; stopped before saving it.\n"
+            said = (
+                f"The training loss is {total} in epoch {self.epoch + 1}, step {self.step}; stopped before saving it."
+            )
+            advice = (
                 f"The last good one: {self._newest_name()}. Lower optimizer.args.lr, or set trainer.clip_grad_norm."
             )
+            raise Diverged(f"{said}\n{advice}")
         return total, count
 
     def _evaluated(self):
         return self.stepper.evaluated
-
-    def _check_parts(self):
-        """ConfigError for parts that do not go together."""
-        if not isinstance(self.data_loader, BaseDataLoader):
-            raise ConfigError(
-                f"data_loader: {type(self.data_loader).__name__} is no BaseDataLoader; derive your loader from it."
-            )
-        if type(self)._train_epoch is not Trainer._train_epoch:
-            return  # a trainer of one's own may measure anything
-        measured = [name for one in (self.train_metrics, *self.valid_metrics.values()) for name in one.names()]
-        unknown = bool(self.mnt_metric) and self.mnt_metric not in measured
-        plateau = any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in self.stepper.schedules)
-        said = f"trainer.monitor is '{self.monitor}', but this run measures {', '.join(measured)}."
-        if plateau and (not self.mnt_metric or unknown):
-            raise ConfigError(f"lr_scheduler: ReduceLROnPlateau needs a monitored number: {said}")
-        if unknown:
-            raise ConfigError(f"{said} {near(self.mnt_metric, measured)}".rstrip())

@@ -51,34 +51,6 @@ def plain(value, keep=lambda tensor, path: tensor, path=()):
     raise TypeError(f"checkpoint: {where} is a {type(value).__name__}; a state holds tensors and plain values.")
 
 
-class HostCopy:
-    """Copies of a state's tensors in host memory that is kept, so that the next copy allocates nothing."""
-
-    def __init__(self):
-        self._kept = {}
-
-    def of(self, state):
-        """`state` in plain values, each tensor copied, strides kept; those that share memory share the copy's, too."""
-        seen, kept = {}, {}
-
-        def copied(tensor, path):
-            source = tensor.detach()
-            identity = (source.device, source.data_ptr() or path, source.shape, source.stride(), source.dtype)
-            if identity not in seen:
-                seen[identity] = kept[path] = self._buffer(path, source).copy_(source)
-            return seen[identity]
-
-        made = plain(state, copied)
-        self._kept = kept
-        return made
-
-    def _buffer(self, path, source):
-        kept = self._kept.get(path)
-        if kept is None or (kept.shape, kept.dtype, kept.stride()) != (source.shape, source.dtype, source.stride()):
-            kept = torch.empty_like(source, device="cpu")
-        return kept
-
-
 class Writer:
     """Writes checkpoints in a thread; the caller waits only while the state is copied.
 
@@ -86,16 +58,31 @@ class Writer:
     """
 
     def __init__(self):
-        self._copies = HostCopy()
+        self._kept = {}  # the last copy's tensors by path, so that the next one allocates nothing
         self._thread = None
         self._error = None
 
     def write(self, state, paths, afterwards=lambda: None):
         """Write `state` once, under the first of `paths`; the others become links to it, in this order."""
         self.wait()
-        copied = self._copies.of(state)
+        copied = self._on_host(state)
         self._thread = threading.Thread(target=self._run, args=(copied, paths, afterwards), name="checkpoint")
         self._thread.start()
+
+    def _on_host(self, state):
+        """`state` in plain values, each tensor copied, strides kept; those that share memory share the copy's, too."""
+        seen, kept = {}, {}
+
+        def copied(tensor, path):
+            source = tensor.detach()
+            identity = (source.device, source.data_ptr() or path, source.shape, source.stride(), source.dtype)
+            if identity not in seen:
+                seen[identity] = kept[path] = _buffer(self._kept.get(path), source).copy_(source)
+            return seen[identity]
+
+        made = plain(state, copied)
+        self._kept = kept
+        return made
 
     def wait(self):
         """Return when nothing is being written."""
@@ -116,6 +103,13 @@ class Writer:
             self._error = error
         except Exception as error:  # nothing may be lost in a thread
             self._error = SaveError(f"{paths[0]}: could not be saved, linked or tidied: {error}")
+
+
+def _buffer(kept, source):
+    """`kept`, if a copy of `source` fits into it, else new host memory."""
+    if kept is None or (kept.shape, kept.dtype, kept.stride()) != (source.shape, source.dtype, source.stride()):
+        return torch.empty_like(source, device="cpu")
+    return kept
 
 
 def save(state, path):
@@ -142,10 +136,8 @@ def _why_not_saved(path, error):
     cause = error if isinstance(error, OSError) else error.__context__
     reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else error
     folder = next(folder for folder in path.absolute().parents if folder.exists())
-    return (
-        f"{path.absolute()}: could not be saved: {reason} ({shutil.disk_usage(folder).free:,} bytes free).\n"
-        f"The checkpoint before it is intact. Make room, then continue with -r {path.parent.absolute()}"
-    )
+    why = f"{reason} ({shutil.disk_usage(folder).free:,} bytes free).\nThe checkpoint before it is intact"
+    return f"{path.absolute()}: could not be saved: {why}. Make room, then continue with -r {path.parent.absolute()}"
 
 
 def link(existing, path):
@@ -174,9 +166,8 @@ def load(path, warn=lambda line: None):
         raise
     except Exception as error:  # an unpickler's errors are of every kind
         first = str(error).strip().split("\n")[0]
-        raise CheckpointError(
-            f"{path.absolute()}: not a checkpoint that can be read safely: {first}\nGive another one with -r."
-        ) from error
+        why = f"not a checkpoint that can be read safely: {first}\nGive another one with -r."
+        raise CheckpointError(f"{path.absolute()}: {why}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path.absolute()}: holds a {type(content).__name__}; a checkpoint is a dict.")
     if content.get("format", 0) > FORMAT:
@@ -242,10 +233,8 @@ def load_weights(model, weights, path):
     problems = clashes + missing + unexpected
     if problems:
         rest = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-        raise CheckpointError(
-            f"{Path(path).absolute()}: does not fit this model: {'; '.join(problems[:3])}{rest}.\n"
-            "Give the arch that it was trained with."
-        )
+        why = f"{'; '.join(problems[:3])}{rest}.\nGive the arch that it was trained with."
+        raise CheckpointError(f"{Path(path).absolute()}: does not fit this model: {why}")
     module.load_state_dict(weights)
 
 

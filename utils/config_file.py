@@ -1,99 +1,131 @@
-"""Config files: JSON or YAML, UTF-8 with or without a byte-order mark, no key twice, no NaN."""
+"""Config files: JSON or YAML, UTF-8 with or without a byte-order mark, no key twice, no NaN; one may extend another."""
 
 import json
 import math
+import os
 import re
 from pathlib import Path
+from typing import Any
 
-from utils.errors import ConfigError
+from utils import imports
+from utils.errors import ConfigError, shown
+from utils.nested import leaves, merged, origin_of, with_origin
+
+TWICE = "\0twice"  # stands in for the value of a key that stands twice, until `_refuse` can say where
+
+
+def resolve(path, name=None, above=()):
+    """(config, {dotted path: name of the file that set it}) of a file and of what it extends."""
+    path = Path(path).absolute()
+    content = read(path)
+    content.pop("$schema", None)
+    below = content.pop("extends", None)
+    if below is None:
+        config, origins = {}, {}
+    elif not isinstance(below, str) or not os.path.isfile(path.parent / below):
+        where = f"there is no file {path.parent / below}" if isinstance(below, str) else f"{shown(below)} is no path"
+        raise ConfigError(f"{path}: extends: {where}. Give the path of a config, relative to this one.")
+    elif (path.parent / below).resolve() in (*above, path.resolve()):
+        raise ConfigError(f"{path}: extends: '{below}' extends this file in turn. Take one of the two out.")
+    else:
+        config, origins = resolve(path.parent / below, below, (*above, path.resolve()))
+    for leaf, _ in leaves(content):
+        origins = with_origin(origins, leaf, name or path.name)
+    made = merged(config, content)
+    return made, {leaf: origin_of(origins, leaf) for leaf, _ in leaves(made)}
 
 
 def read(path):
-    """The config in the file, a dict."""
+    """What the file alone says, a dict."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigError(f"{path.absolute()}: there is no such file. Give a config with -c FILE.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.absolute()}: can't be read as UTF-8 text: {error}") from None
+        why = getattr(error, "strerror", None) or f"not UTF-8 text: {error}"
+        raise ConfigError(f"{path.absolute()}: {why}. Give a config with -c FILE.") from None
     content = _yaml(text, path) if path.suffix in (".yaml", ".yml") else _json(text, path)
     if not isinstance(content, dict):
         raise ConfigError(f"{path.absolute()}: holds {type(content).__name__}; a config is an object of sections.")
+    wrong = [
+        f"{path.absolute()}: {place}: {why}"
+        for place, value in leaves(content)
+        if (why := _refused(value) or _refused(place))
+    ]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
     return content
 
 
-def value_of(text):
-    """A value from the command line: JSON where it parses, else the text itself."""
+def _refused(value):
+    """Why a value can't stand in a config, or nothing."""
+    if value == TWICE:
+        return "stands twice in one object; keep one of them."
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{shown(value)} is not a number that JSON knows; give a finite one."
+    if isinstance(value, str) and any(0xD800 <= ord(letter) < 0xE000 for letter in value):
+        return f"{value!r} holds half a character; write it whole."
+    return ""
+
+
+def key_and_value(override):
+    """(dotted path, value) of a KEY=VALUE from the command line; the value is JSON where it parses, else text."""
+    path, equals, text = override.partition("=")
+    if not equals:
+        raise ConfigError(f"command line: '{override}' is not KEY=VALUE.")
     if text in ("True", "False", "None"):  # as text all three would mean true
-        raise ConfigError(f"command line: {text}: write {'null' if text == 'None' else text.lower()}.")
+        raise ConfigError(f"command line: {path}: write {'null' if text == 'None' else text.lower()}, not {text}.")
     try:
-        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
-    except ValueError:
-        return text
+        value = json.loads(text, object_pairs_hook=_keys_once)
+    except (ValueError, RecursionError):
+        value = text
+    for place, inside in leaves(value, path):
+        if why := _refused(inside):
+            raise ConfigError(f"command line: {place}: {why}")
+    return path, value
 
 
 def _json(text, path):
     try:
-        return json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant, parse_float=_finite)
+        return json.loads(text, object_pairs_hook=_keys_once)
     except json.JSONDecodeError as error:
         line = text.splitlines()[error.lineno - 1] if text.strip() else ""
-        raise ConfigError(
-            f"{path.absolute()}: not JSON: {error.msg}, line {error.lineno}, column {error.colno}: {line.strip()[:80]}"
-        ) from None
-    except ValueError as error:
+        where = f"line {error.lineno}, column {error.colno}: {line.strip()[:80]}"
+        raise ConfigError(f"{path.absolute()}: not JSON: {error.msg}, {where}") from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path.absolute()}: {error}") from None
 
 
-def _no_key_twice(pairs):
+def _keys_once(pairs):
     made = {}
     for name, value in pairs:
-        if name in made:
-            raise ValueError(f"the key '{name}' stands twice in one object; keep one of them.")
-        made[name] = value
+        made[name] = TWICE if name in made else value
     return made
 
 
-def _finite(text):
-    value = float(text)
-    return value if math.isfinite(value) else _no_constant(text)
-
-
-def _no_constant(name):
-    raise ValueError(f"{name} is not a number that JSON knows; give a finite one.")
-
-
 def _yaml(text, path):
-    try:
-        import yaml
-    except ImportError:
-        raise ConfigError(
-            f"{path.absolute()}: YAML wants 'pyyaml', which isn't installed: pip install pyyaml."
-        ) from None
+    yaml: Any = imports.optional("yaml", f"{path.absolute()}: YAML", "pyyaml")
 
     class Loader(yaml.SafeLoader):
         pass
 
     # YAML 1.1 reads 1e-3 as text and off as false; JSON, Python and people don't.
-    resolvers = yaml.SafeLoader.yaml_implicit_resolvers.items()
-    Loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in pairs if tag != "tag:yaml.org,2002:bool"]
-        for first, pairs in resolvers
-    }
-    Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("(true|false|True|False)$"), list("tfTF"))
+    bool_tag = "tag:yaml.org,2002:bool"
+    kept = yaml.SafeLoader.yaml_implicit_resolvers.items()
+    Loader.yaml_implicit_resolvers = {first: [pair for pair in pairs if pair[0] != bool_tag] for first, pairs in kept}
+    Loader.add_implicit_resolver(bool_tag, re.compile("(true|false|True|False)$"), list("tfTF"))
     number = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
 
     def mapping(loader, node):
-        return _no_key_twice(
-            [(loader.construct_object(k, True), loader.construct_object(v, True)) for k, v in node.value]
-        )
+        names = [key.value for key, _ in node.value]
+        made = loader.construct_mapping(node, deep=True)  # which lets the last of two keys stand
+        return made | {name: TWICE for name in made if names.count(name) > 1}
 
     Loader.add_constructor("tag:yaml.org,2002:map", mapping)
     try:
-        # What JSON has no word for, a date or .nan, is refused.
-        return json.loads(json.dumps(yaml.load(text, Loader=Loader)), parse_constant=_no_constant)
+        # What JSON has no word for, as a date, is refused.
+        return json.loads(json.dumps(yaml.load(text, Loader=Loader)))
     except TypeError as error:
         raise ConfigError(f"{path.absolute()}: holds what JSON has no word for: {error}. Give it as text.") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path.absolute()}: not YAML: {' '.join(str(error).split())[:200]}") from None

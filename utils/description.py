@@ -1,56 +1,84 @@
-"""Every key that a config may have, once: the check, the defaults and the README's table come from here."""
+"""Every key that a config may have, once: the check, the defaults, the schema and the README's table come from here."""
 
 import copy
-import difflib
+import math
+import operator
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from utils.errors import ConfigError
+from utils.errors import hint, near, shown
 
-REQUIRED = "required"
+REQUIRED, ABSENT = "required", "absent"  # as defaults: it must be given; it is not filled in
 
 
 class Key(NamedTuple):
-    """path: dotted. kinds: what the value may be (see KINDS). least, most: of a number. choices: the words accepted."""
+    """path: dotted. kinds: what the value may be (see KINDS). bounds: of a number, as in "> 0 <= 1"; choices: words."""
 
     path: str
     kinds: str
     default: Any
     text: str
-    least: float | None = None
+    bounds: str = ""
     choices: tuple[str, ...] = ()
-    most: float | None = None
 
 
 def _is_object(value):
     return isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("type"), str))
 
 
+def _is_name(value):
+    return isinstance(value, str) and bool(re.fullmatch(r"[^/\\]*[^/\\.][^/\\]*", value)) and _is_short(value)
+
+
+def _is_short(part, most=200):  # bytes; a file system's 255, less the endings that we add
+    return "\0" not in part and len(part.encode(errors="replace")) <= most
+
+
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, whether a value is one
     "text": ("text", lambda value: isinstance(value, str)),
     "whole": ("a whole number", lambda value: type(value) is int),
-    "number": ("a number", lambda value: type(value) in (int, float)),
+    "number": ("a number", lambda value: type(value) in (int, float) and math.isfinite(value)),
     "switch": ("true or false", lambda value: isinstance(value, bool)),
     "null": ("null", lambda value: value is None),
     "args": ("{argument: value}", lambda value: isinstance(value, dict)),
     "object": ('a name or {"type": name, "args": {}}', _is_object),
     "objects": (
         "{name: object}",
-        lambda v: isinstance(v, dict) and "type" not in v and all(map(_is_object, v.values())),
+        lambda v: isinstance(v, dict) and len(v) > 0 and not looks_like_object(v) and all(map(_is_object, v.values())),
     ),
     "list": ("a list of objects", lambda value: isinstance(value, list) and all(map(_is_object, value))),
+    "monitor": (
+        "'min NAME', 'max NAME' (as in 'min val_loss') or 'off'",
+        lambda value: isinstance(value, str) and bool(re.fullmatch(r"off|(min|max)\s+\S+", value)),
+    ),
+    "name": ("a folder's name, short and without slashes,", _is_name),
     "anything": ("anything", lambda value: True),
 }
-INSIDE = {"lr_scheduler": ("interval",), "metrics": ("name",), "optimizer": ("params",)}  # beside type and args
-
+BOUNDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
+WORDS = (  # of every object
+    Key("type", "text", REQUIRED, "a name in the section's own module, or a dotted path"),
+    Key("args", "args", {}, "what it is made with"),
+)
+INSIDE = {  # words of an object beside those
+    "optimizer": (Key("params", "text", "*", "a pattern of the parameters' names, as in `head.*`"),),
+    "lr_scheduler": (Key("interval", "text", "epoch", "when it is stepped", choices=("epoch", "step")),),
+    "metrics": (Key("name", "text", ABSENT, "what its number is called"),),
+}
 KEYS = (
-    Key("name", "text", REQUIRED, "the experiment's name; runs go to `save_dir/name/run_id/`"),
-    Key("seed", "whole", 0, "of weights, dropout, the data's order and every example's transforms", 0, most=2**63 - 1),
+    Key("$schema", "text", ABSENT, "`config.schema.json`, by which editors complete and check"),
+    Key("extends", "text", ABSENT,
+        "a config that this one changes, relative to this file; sections merge key by key, lists replace, `null` "
+        "removes; another `type` drops the old `args`"),
+    Key("name", "name", REQUIRED, "the experiment's name; runs go to `save_dir/name/run_id/`"),
+    Key("seed", "whole", 0, "of weights, dropout, the data's order and every example's transforms",
+        ">= 0 < 9223372036854775808"),
     Key("deterministic", "switch", False, "`torch.use_deterministic_algorithms`"),
     Key("device", "text", "auto", "`auto`: the accelerator torch finds (CUDA, ROCm, MPS, XPU), else `cpu`; or a name"),
     Key("parallel", "text", "auto", "how to use several GPUs", choices=("auto", "none", "data_parallel")),
-    Key("n_gpu", "whole null", None, "older name: 0 is the CPU, more than 1 is `data_parallel`", 0),
+    Key("n_gpu", "whole null", None, "older name: 0 is the CPU, more than 1 is `data_parallel`", ">= 0"),
     Key("matmul_precision", "text", "highest", "of float32 products on GPUs", choices=("highest", "high", "medium")),
     Key("cudnn_benchmark", "switch", False, "let cuDNN try for the fastest algorithm"),
     Key("arch", "object", REQUIRED, "the model, from `model/model.py` or by dotted path"),
@@ -69,161 +97,180 @@ KEYS = (
         "from `model/metric.py`: functions `(output, target)`, or objects with update/compute/reset; `name` renames"),
     Key("trainer.type", "text", "Trainer", "from `trainer/trainer.py` or by dotted path"),
     Key("trainer.args", "args", {}, "more arguments of a Trainer of one's own"),
-    Key("trainer.epochs", "whole null", None, "epochs to train; at least one of `epochs` and `max_steps` is needed", 1),
-    Key("trainer.max_steps", "whole null", None, "steps (optimizer updates) to train; the first of both ends it", 1),
-    Key("trainer.len_epoch", "whole null", None, "batches in an epoch, over as many passes as it takes", 1),
+    Key("trainer.epochs", "whole null", None, "epochs to train; this, `max_steps` or both are needed", ">= 1"),
+    Key("trainer.max_steps", "whole null", None, "steps (optimizer updates) to train; the first of both", ">= 1"),
+    Key("trainer.len_epoch", "whole null", None, "batches in an epoch, over as many passes as it takes", ">= 1"),
     Key("trainer.save_dir", "text", "saved/", "where runs go"),
-    Key("trainer.save_period", "whole", 1, "epochs between kept checkpoints", 1),
-    Key("trainer.save_steps", "whole null", None, "steps between saves of `latest.pth` inside an epoch", 1),
-    Key("trainer.keep_last", "whole", 3, "kept checkpoints; 0 keeps all", 0),
-    Key("trainer.valid_period", "whole", 1, "epochs between validations", 1),
-    Key("trainer.valid_steps", "whole null", None, "steps between validations inside an epoch", 1),
-    Key("trainer.monitor", "text", "off", "`min val_loss`, `max val_accuracy`, …: what is best; or `off`"),
-    Key("trainer.early_stop", "whole null", 0, "validations in a row without improvement that end the run; 0 none", 0),
-    Key("trainer.min_delta", "number", 0.0, "a smaller improvement is none", 0),
-    Key("trainer.verbosity", "whole", 2, "0 warnings, 1 a line an epoch, 2 everything", 0),
-    Key("trainer.log_step", "whole", 50, "steps between logged training values", 1),
+    Key("trainer.save_period", "whole", 1, "epochs between kept checkpoints", ">= 1"),
+    Key("trainer.save_steps", "whole null", None, "steps between saves of `latest.pth` inside an epoch", ">= 1"),
+    Key("trainer.keep_last", "whole", 3, "kept checkpoints; 0 keeps all", ">= 0"),
+    Key("trainer.valid_period", "whole", 1, "epochs between validations", ">= 1"),
+    Key("trainer.valid_steps", "whole null", None, "steps between validations inside an epoch", ">= 1"),
+    Key("trainer.monitor", "monitor", "off", "`min val_loss`, `max val_accuracy`, …: what is best; or `off`"),
+    Key("trainer.early_stop", "whole null", 0, "validations without improvement that end the run; 0 never", ">= 0"),
+    Key("trainer.min_delta", "number", 0.0, "a smaller improvement is none", ">= 0"),
+    Key("trainer.verbosity", "whole", 2, "0 warnings, 1 a line an epoch, 2 everything", ">= 0"),
+    Key("trainer.log_step", "whole", 50, "steps between logged training values", ">= 1"),
     Key("trainer.amp", "text", "off", "automatic mixed precision", choices=("off", "bf16", "fp16")),
     Key("trainer.compile", "switch args", False, "`torch.compile` the model; or its arguments"),
-    Key("trainer.accumulate", "whole", 1, "batches in a step; `batch_size` × this is the effective batch", 1),
-    Key("trainer.clip_grad_norm", "number null", None, "largest norm of the gradients", 0),
-    Key("trainer.ema_decay", "number null", None, "evaluate a moving average of the weights; its decay", 0, most=1),
+    Key("trainer.accumulate", "whole", 1, "batches in a step; `batch_size` × this is the effective batch", ">= 1"),
+    Key("trainer.clip_grad_norm", "number null", None, "largest norm of the gradients", "> 0"),
+    Key("trainer.ema_decay", "number null", None, "evaluate a moving average of the weights; its decay", "> 0 < 1"),
     Key("trainer.channels_last", "switch", False, "memory format of images and convolutions; faster for most of them"),
+    Key("trainer.overfit", "whole null", None, "train and validate on so many batches, to see it learn", ">= 1"),
     Key("trainer.tensorboard", "switch", True, "write TensorBoard files"),
-    Key("extra", "anything", None, "your own"),
+    Key("extra", "anything", ABSENT, "your own"),
 )  # fmt: skip
 PATHS = {key.path: key for key in KEYS}
+HOMES = {  # where a section's bare names are looked for; in the order in which the sections are made
+    "data_loader": "data_loader.data_loaders",
+    "valid_data_loader": "data_loader.data_loaders",
+    "arch": "model.model",
+    "loss": "model.loss",
+    "metrics": "model.metric",
+    "optimizer": "torch.optim",
+    "lr_scheduler": "torch.optim.lr_scheduler",
+    "trainer": "trainer.trainer",
+    "test_data_loader": "data_loader.data_loaders",  # which only test.py makes
+}
+SECTIONS = [name for name in HOMES if name != "trainer"]  # of objects alone
 
 
-def near(name, names):
-    """ "Did you mean …? " with the nearest of `names`, or nothing."""
-    close = difflib.get_close_matches(str(name), [str(other) for other in names], n=1, cutoff=0.6)
-    return f"Did you mean '{close[0]}'? " if close else ""
+def words_in(section):
+    """The keys of an object in a section, or at a path in it."""
+    return (*WORDS, *INSIDE.get(section.partition(".")[0], ()))
 
 
-def names_in(section=""):
-    """The names of the keys at the top, or in a section."""
-    prefix = f"{section}." if section else ""
-    return list(dict.fromkeys(path[len(prefix) :].partition(".")[0] for path in PATHS if path.startswith(prefix)))
+def names_in(path=""):
+    """The names that the description knows at the top, in `trainer`, or in an object of a section."""
+    if path.partition(".")[0] in SECTIONS:
+        return [key.path for key in words_in(path)] if "args" not in path.split(".") else []
+    prefix = f"{path}." if path else ""
+    return list(dict.fromkeys(key[len(prefix) :].partition(".")[0] for key in PATHS if key.startswith(prefix)))
 
 
 def problems(config):
-    """What is wrong with a config by itself, a line each, without looking at any object."""
+    """[(dotted path, what is wrong and what to do)] of what a config has wrong by itself; no object is looked at."""
     trainer = config.get("trainer", {})
     if not isinstance(trainer, dict):
-        return [f"trainer: {trainer!r} where {{key: value}} is wanted."]
-    found = _unknown("", config, names_in(), "Keys of your own go into 'extra'.")
-    found += _unknown("trainer.", trainer, names_in("trainer"))
+        return [("trainer", f"{shown(trainer)} where {{key: value}} is wanted.")]
+    found = _unknown("", config, "Keys of your own go into 'extra'.") + _unknown("trainer", trainer)
     for key in KEYS:
         section, _, name = key.path.rpartition(".")
         holder = trainer if section else config
         if name in holder:
             found += _problems_of(key, holder[name])
         elif key.default is REQUIRED:
-            found.append(f"{key.path}: missing. {key.text[0].upper()}{key.text[1:]}.")
-    if trainer.get("epochs") is None and trainer.get("max_steps") is None:
-        found.append("trainer.epochs: missing. Give epochs, max_steps or both.")
-    return found
+            found.append((key.path, f"missing. {key.text[0].upper()}{key.text[1:]}."))
+    return found or _problems_together(config, trainer)
 
 
-def _unknown(prefix, holder, accepted, otherwise=""):
-    otherwise = otherwise or f"It accepts {', '.join(accepted)}."
-    return [f"{prefix}{name}: unknown. {near(name, accepted)}{otherwise}" for name in holder if name not in accepted]
+def misspelt(config):
+    """[(dotted path, the name that was probably meant)] of unknown keys, but for those that look like one's own."""
+    trainer = config.get("trainer")
+    for path, holder in {"": config, "trainer": trainer if isinstance(trainer, dict) else {}}.items():
+        left_out = [name for name in names_in(path) if name not in holder]
+        for name in holder.keys() - set(names_in(path)):
+            if meant := near(name, left_out, cutoff=0.8):
+                yield f"{path}.{name}".lstrip("."), f"no key of ours. {meant}"
+
+
+def _unknown(path, holder, otherwise=""):
+    names, prefix = names_in(path), f"{path}." if path else ""
+    advice = {name: near(name, names) or otherwise or hint(name, names) for name in holder if name not in names}
+    return [(f"{prefix}{name}", f"unknown. {said}") for name, said in advice.items()]
 
 
 def _problems_of(key, value):
     kinds = key.kinds.split()
     if not any(KINDS[kind][1](value) for kind in kinds):
-        return [f"{key.path}: {value!r} where {' or '.join(KINDS[kind][0] for kind in kinds)} is wanted."]
+        wrong = f"{shown(value)} where {' or '.join(KINDS[kind][0] for kind in kinds)} is wanted."
+        return _unknown_words(key.path, value) or [(key.path, wrong)]
     if key.choices and value not in key.choices:
-        return [f"{key.path}: no '{value}'. {near(value, key.choices)}It is one of {', '.join(key.choices)}."]
-    if key.least is not None and value is not None and value < key.least:
-        return [f"{key.path}: {value} is too small; the least is {key.least}."]
-    if key.most is not None and value is not None and value > key.most:
-        return [f"{key.path}: {value} is too large; the most is {key.most}."]
-    if key.path == "trainer.monitor" and value != "off" and not re.fullmatch(r"(min|max)\s+\S+", value):
-        return [f"{key.path}: '{value}'. Say 'min' or 'max' and a number's name, as in 'min val_loss', or 'off'."]
-    if key.path == "name" and not re.fullmatch(r"[^/\\]*[^/\\.][^/\\]*", value):
-        return [f"name: '{value}' can't be a folder's name; leave slashes out."]
-    return _problems_inside(key.path, value) if {"object", "objects", "list"} & set(kinds) else []
+        return [(key.path, f"no '{value}'. {hint(value, key.choices)}")]
+    for sign, limit in re.findall(r"([<>]=?) (\S+)", key.bounds) if value is not None else ():
+        if not BOUNDS[sign](value, int(limit)):
+            return [(key.path, f"{shown(value)}; it has to be {sign} {limit}.")]
+    if key.path == "trainer.save_dir" and (why := _why_not_writable(value)):
+        return [(key.path, why)]
+    return _unknown_words(key.path, value)
 
 
-def _problems_inside(path, value):
+def _why_not_writable(given):
+    folder = Path(given).absolute()
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    short = all(_is_short(part, 255) for part in folder.parts)
+    if given.strip() and short and there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return ""
+    return f"{folder} can't be made in {there}. Give another folder."
+
+
+def _unknown_words(path, value):
     """What is wrong with the words of an object, or of each in a list or dict of them."""
-    if not isinstance(value, dict) or "type" not in value:
-        items = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
-        return [line for name, item in items for line in _problems_inside(f"{path}.{name}", item)]
-    found = _unknown(f"{path}.", value, ("type", "args", *INSIDE.get(path.partition(".")[0], ())))
-    if not isinstance(value.get("args", {}), dict):
-        found.append(f"{path}.args: {value['args']!r} where {{argument: value}} is wanted.")
-    if value.get("interval", "epoch") not in ("epoch", "step"):
-        found.append(f"{path}.interval: no '{value['interval']}'. It is one of epoch, step.")
+    names = path.split(".")
+    if names[0] not in SECTIONS or "args" in names or not isinstance(value, (dict, list)):
+        return []
+    if isinstance(value, list) or not looks_like_object(value):
+        items = enumerate(value) if isinstance(value, list) else value.items()
+        return [line for name, item in items for line in _unknown_words(f"{path}.{name}", item)]
+    found = _unknown(path, value)
+    for key in words_in(path):
+        here = key._replace(path=f"{path}.{key.path}")
+        if key.path in value:
+            found += _problems_of(here, value[key.path])
+        elif key.default is REQUIRED and not found:
+            found.append((here.path, f"missing. {key.text[0].upper()}{key.text[1:]}."))
     return found
+
+
+def _problems_together(config, trainer):
+    """What is wrong between keys."""
+    if "extends" in config:
+        yield "extends", "is followed where it stands in a file; these sections came from none."
+    if trainer.get("epochs") is None and trainer.get("max_steps") is None:
+        yield "trainer.epochs", "missing. Give epochs, max_steps or both."
+    if trainer.get("early_stop") and trainer.get("monitor", "off") == "off":
+        yield "trainer.early_stop", "waits for a number; say which in trainer.monitor, as in 'min val_loss'."
+    optimizers, schedules = config.get("optimizer"), config.get("lr_scheduler")
+    several = KINDS["objects"][1](optimizers)
+    if several and schedules and not (isinstance(schedules, dict) and schedules.keys() <= optimizers.keys()):
+        yield "lr_scheduler", f"which optimizer is it for? Give each by the name of one: {', '.join(optimizers)}."
+    if KINDS["objects"][1](schedules) and not several:
+        yield "lr_scheduler", "there is one optimizer; give one schedule, not several by name."
+
+
+def looks_like_object(value):
+    """Whether a dict is meant as {"type", "args"}, rightly spelt or not."""
+    return any(near(name, ("type", "args")) for name in value)
 
 
 def with_defaults(config):
     """The config, complete: each key that is left out has its default, each object is {"type", "args", …}."""
-    filled = {**config, "trainer": dict(config.get("trainer", {}))}
+    filled = spelt_out(config)
+    if not isinstance(filled.setdefault("trainer", {}), dict):
+        return filled  # `problems` tells it
+    filled["trainer"] = dict(filled["trainer"])
     for key in KEYS:
         section, _, name = key.path.rpartition(".")
-        holder = filled["trainer"] if section else filled
-        if key.default is not REQUIRED and key.path != "extra":
-            holder.setdefault(name, copy.deepcopy(key.default))
-        if {"object", "objects", "list"} & set(key.kinds.split()) and name in holder:
-            holder[name] = _spelt_out(holder[name])
+        if key.default not in (REQUIRED, ABSENT):
+            (filled["trainer"] if section else filled).setdefault(name, copy.deepcopy(key.default))
     return filled
+
+
+def spelt_out(config):
+    """The config with {"type": NAME, "args": {}} wherever a section has a bare name, or leaves its args out."""
+    return {name: _spelt_out(value) if name in SECTIONS else value for name, value in config.items()}
 
 
 def _spelt_out(value):
     if isinstance(value, list):
         return [_spelt_out(item) for item in value]
-    if isinstance(value, dict) and "type" not in value:
-        return {name: _spelt_out(item) for name, item in value.items()}
-    if isinstance(value, str):
-        value = {"type": value}
-    return value and {"args": {}, **value}
+    if _is_object(value):
+        return {"type": value, "args": {}, **(value if isinstance(value, dict) else {})}
+    return {name: _spelt_out(item) for name, item in value.items()} if KINDS["objects"][1](value) else value
 
 
-def trainer_defaults():
-    """{key: default} of the trainer section, for a config that never was checked."""
-    return with_defaults({})["trainer"]
-
-
-def set_value(config, path, value, source="command line"):
-    """Set the key at a dotted path: one that is there, one of this description, or an argument of an object."""
-    *above, last = path.split(".")
-    holder = config
-    for i, name in enumerate(above):
-        here = ".".join(above[: i + 1])
-        if isinstance(holder, dict) and holder.get(name) is None and (name == "args" or here in names_in()):
-            holder[name] = {}  # a section that is left out, or null
-        index = _index(holder, name, here, source)
-        if isinstance(holder[index], str) and [*above, last][i + 1] in ("type", "args"):
-            holder[index] = {"type": holder[index], "args": {}}  # a bare name grows into an object
-        holder = holder[index]
-    takes_words = above and above[0] in names_in() and last in ("type", "args", *INSIDE.get(above[0], ()))
-    if isinstance(holder, dict) and (path in PATHS or "args" in above or path.startswith("extra") or takes_words):
-        holder[last] = value
-    else:
-        holder[_index(holder, last, path, source)] = value
-
-
-def _index(holder, name, path, source):
-    """Where `name` is in a list or dict; ConfigError with what is there if it is not."""
-    if isinstance(holder, list):
-        if not name.isdecimal() or int(name) >= len(holder):
-            raise ConfigError(f"{source}: {path}: the list has {len(holder)} items, counted from 0.")
-        return int(name)
-    known = dict.fromkeys([*(holder if isinstance(holder, dict) else ()), *names_in(path.rpartition(".")[0])])
-    if not isinstance(holder, dict) or name not in holder:
-        raise ConfigError(f"{source}: {path}: no such key. {near(name, known)}There is {', '.join(known) or 'none'}.")
-    return name
-
-
-def differences(before, after, path=""):
-    """[(dotted path, before, after)] of the values that are not equal; None where one has no such key."""
-    if not (isinstance(before, dict) and isinstance(after, dict)):
-        return [] if before == after else [(path, before, after)]
-    names = dict.fromkeys([*before, *after])
-    pairs = [(f"{path}.{name}".lstrip("."), before.get(name), after.get(name)) for name in names]
-    return [found for inner, was, now in pairs for found in differences(was, now, inner)]
+def parts(config):
+    """The objects that a config names, a line a section, for people."""
+    lines = [(name, value) for name, value in spelt_out(config).items() if name in SECTIONS and value]
+    return "\n".join(f"  {name:<18} {shown(value)}" for name, value in lines)

@@ -10,7 +10,7 @@ from utils.errors import ConfigError
 
 def start(config):
     """Join the other processes if there are any, seed everything, set torch's switches; return the torch.device."""
-    device = pick(config.get("device", "auto"), config.get("n_gpu"))
+    device = pick(config.get("device", "auto"), config.get("n_gpu"), config.place("device"))
     processes.join(device.type)
     if device.type == "cuda" and processes.size() > 1:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -24,7 +24,7 @@ def start(config):
     return device
 
 
-def pick(name="auto", n_gpu=None):
+def pick(name="auto", n_gpu=None, place="device"):
     """The torch.device of that name; "auto": the accelerator torch finds (CUDA, ROCm, MPS, XPU), else the CPU."""
     if name == "auto":
         if n_gpu == 0 or not torch.accelerator.is_available():
@@ -35,9 +35,8 @@ def pick(name="auto", n_gpu=None):
         return torch.device(name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise ConfigError(
-            f"device: '{name}' can't be used here: {reason} Give auto, cpu, or one that torch finds."
-        ) from error
+        why = f"'{name}' can't be used here: {reason} Give auto, cpu, or one that torch finds."
+        raise ConfigError(f"{place}: {why}") from error
 
 
 def memory_format(channels_last):

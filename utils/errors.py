@@ -1,6 +1,8 @@
-"""What can go wrong, each with the code that a script leaves with."""
+"""What can go wrong, each with the code that a script leaves with; and the words that tell it."""
 
+import difflib
 import errno
+import json
 import sys
 from traceback import print_exc
 
@@ -15,6 +17,10 @@ class ConfigError(Failure, ValueError):
     """The config or the command line is wrong, or an object could not be built from it."""
 
     exit_code = 2
+
+
+class ArgumentError(ConfigError):
+    """A constructor refuses an argument, whose name the message begins with; where it stands, its maker knows."""
 
 
 class CheckpointError(Failure):
@@ -49,6 +55,24 @@ class Stopped(Failure):
         self.exit_code = 128 + signal_number
 
 
+def near(name, names, cutoff=0.6):
+    """ "Did you mean …?" with the nearest of `names`, or nothing."""
+    by_case = {str(other).casefold(): other for other in names}
+    close = difflib.get_close_matches(str(name).casefold(), by_case, n=1, cutoff=cutoff)
+    return f"Did you mean '{by_case[close[0]]}'?" if close else ""
+
+
+def hint(name, names):
+    """The nearest of the names that are accepted, or else all of them."""
+    return near(name, names) or f"It accepts {', '.join(map(str, names)) or 'none'}."
+
+
+def shown(value, most=80):
+    """A value as it stands in a config, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def exit_code(main, *args, traceback=False):
     """Call `main(*args)` and return the code to leave with.
 
@@ -63,9 +87,7 @@ def exit_code(main, *args, traceback=False):
         if type(error).__name__ == "OutOfMemoryError":  # torch's, which needs no import to be told by
             error = OutOfMemory(f"{str(error).splitlines()[0]}\n{_LESS_MEMORY}")
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            error = SaveError(
-                f"{error.filename or 'the run'}: could not be written: {error.strerror}. Make room for it."
-            )
+            error = SaveError(f"{error.filename or 'the run'}: could not be written: {error.strerror}. Make room.")
         if not isinstance(error, Failure):
             raise
         if traceback:

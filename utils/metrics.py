@@ -30,9 +30,8 @@ class Metrics:
         self._objects = {name_of(m): m for m in metric_ftns if _is_object(m)}
         alone = [name for name, metric in self._objects.items() if not hasattr(metric, "dist_sync_fn")]
         if alone and processes.size() > 1:
-            raise ConfigError(
-                f"metrics: '{alone[0]}' can't be gathered from several processes; torchmetrics' objects can."
-            )
+            why = "can't be gathered from several processes; torchmetrics' objects can."
+            raise ConfigError(f"metrics: '{alone[0]}' {why}")
         self._examples = 0
         self.reset()
 
@@ -78,11 +77,7 @@ class Metrics:
     def result(self):
         """{name: Python float} over all processes; NaN where nothing was measured. Waits for the device."""
         names = ["loss", *self._functions]
-        values = [
-            self._count,
-            self._sums.get("loss_count", self._count),
-            *(self._sums.get(name, 0.0) for name in names),
-        ]
+        values = [self._count, self._sums.get("loss_count", self._count), *(self._sums.get(n, 0.0) for n in names)]
         count, loss_count, *totals = self._together(values).tolist()
         divisors = [loss_count] + [count] * len(self._functions)
         means = {name: total / n if n else math.nan for name, total, n in zip(names, totals, divisors)}

@@ -8,8 +8,9 @@ import types
 from traceback import extract_tb
 
 from utils import trust
-from utils.description import near
-from utils.errors import CheckpointError, ConfigError, Failure
+from utils.errors import ArgumentError, CheckpointError, ConfigError, Failure, hint, near, shown
+
+FUNCTIONS = ("loss", "metrics")  # of these sections a function is wanted itself, not what it returns
 
 
 def locate(name, home, place, judge=None):
@@ -20,15 +21,11 @@ def locate(name, home, place, judge=None):
     """
     if isinstance(home, str):
         home = importlib.import_module(home)
-    if hasattr(home, name):
-        found, path = getattr(home, name), f"{home.__name__}.{name}"
-    elif "." in name:
-        found, path = _by_path(name, place, judge), name
+    if "." not in name or hasattr(home, name):
+        holder, names, path = home, [name], f"{home.__name__}.{name}"
     else:
-        public = [n for n, value in vars(home).items() if callable(value) and not n.startswith("_")]
-        raise ConfigError(
-            f"{place}: no '{name}' in {home.__name__}. {near(name, public)}Give a name from there or a dotted path."
-        )
+        (holder, names), path = _module_of(name.split("."), place, judge), name
+    found = attribute(holder, names, place)
     if isinstance(found, types.ModuleType) or not callable(found):
         raise ConfigError(f"{place}: '{name}' is a {type(found).__name__}; a class or a function is wanted here.")
     if judge is not None:
@@ -36,87 +33,217 @@ def locate(name, home, place, judge=None):
     return found
 
 
-def _by_path(name, place, judge):
-    parts = name.split(".")
-    module, tried = None, ""
+def _module_of(parts, place, judge):
+    """(the longest module that a dotted path begins with, the parts behind it)."""
+    module, behind = None, parts
     for i in range(1, len(parts)):
         tried = ".".join(parts[:i])
         if judge is not None:
             judge(None, tried)
         try:
-            module = importlib.import_module(tried)
+            module, behind = importlib.import_module(tried), parts[i:]
         except ModuleNotFoundError as error:
-            if error.name and not (tried + ".").startswith(error.name + "."):
-                raise ConfigError(
-                    f"{place}: '{tried}' needs the module '{error.name}', which isn't installed."
-                ) from error
-            break
+            if error.name is None or (tried + ".").startswith(error.name + "."):
+                break
+            wanted = error.name.partition(".")[0]
+            why = f"'{tried}' wants '{wanted}', which isn't installed: pip install {wanted}."
+            raise ConfigError(f"{place}: {why}") from error
         except Exception as error:
             raise ConfigError(f"{place}: importing '{tried}' raised {type(error).__name__}: {error}") from error
     if module is None:
-        raise ConfigError(
-            f"{place}: there is no module '{parts[0]}' beside the config, in the working directory, in the project or "
-            "among the installed packages."
-        )
-    found = module
-    for part in parts[len(module.__name__.split(".")) :]:
-        if not hasattr(found, part):
-            names = [n for n in dir(found) if not n.startswith("_")]
-            raise ConfigError(
-                f"{place}: no '{part}' in '{getattr(found, '__name__', found)}'. {near(part, names)}".rstrip()
-            )
-        found = getattr(found, part)
-    return found
+        where = "beside the config, in the working directory, in the project, or installed"
+        raise ConfigError(f"{place}: no module '{parts[0]}' {where}. Mend the name, or pip install {parts[0]}.")
+    return module, behind
 
 
-def check_arguments(found, args, kwargs, place, partly=False):
-    """Raise a ConfigError that names the argument where `found` would not take these; `partly`: more come later."""
+def attribute(holder, names, place):
+    """The attribute of an attribute … of `holder`, by its names."""
+    for name in names:
+        if not hasattr(holder, name):
+            public = [n for n in dir(holder) if not n.startswith("_") and not _is_module(holder, n)]
+            advice = near(name, public) or "Give one of its names, or a dotted path."
+            raise ConfigError(f"{place}: no '{name}' in {name_of(holder)}. {advice}")
+        holder = getattr(holder, name)
+    return holder
+
+
+def _is_module(holder, name):
+    return isinstance(inspect.getattr_static(holder, name, None), types.ModuleType)
+
+
+def check_arguments(found, args, kwargs, path, place, partly=False):
+    """ConfigError that names every argument which `found` would not take, or lacks; `partly`: more come later.
+
+    path: where in the config the object stands. place(path): the words for it.
+    """
+    parameters = parameters_of(found)
+    kinds = [parameter.kind for parameter in parameters.values()]
+    taken = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][: len(args)]
+    if len(taken) < len(args) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        why = f"{name_of(found)} takes {len(taken)} arguments, and it is called with {len(args)}."
+        raise ConfigError(f"{place(path)}: {why}")
+    known = [name for name in _known_to(found) if name not in taken]
+    wrong = {}
+    for name, value in kwargs.items():
+        if name in taken:
+            wrong[name] = "is given by the code; leave it out."
+        elif name not in known and not (
+            inspect.Parameter.VAR_KEYWORD in kinds and _may_be_swallowed(found, name, known)
+        ):
+            wrong[name] = f"{name_of(found)} has no such argument. {hint(name, known)}"
+        elif isinstance(value, str) and name in parameters and (wanted := _wanted(parameters[name], value)):
+            wrong[name] = f"{shown(value)} is text, where {wanted} is wanted."
+    told = " ".join(wrong.values())  # an argument that was misspelt is not missing, too
+    for parameter in _named(parameters) if not partly else ():
+        name = parameter.name
+        if parameter.default is parameter.empty and name not in (*taken, *kwargs) and f"'{name}'" not in told:
+            wrong[name] = f"missing. {name_of(found)} needs it."
+    if wrong:
+        raise ConfigError("\n".join(f"{place(f'{path}.args.{name}')}: {why}" for name, why in wrong.items()))
+
+
+_SWITCHES = ("true", "false", "yes", "no", "on", "off", "none", "null")  # which would all count as true
+_WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+def _wanted(parameter, text):
+    """What a parameter wants, by its annotation or its default, where it can't be text."""
+    kind = getattr(parameter.annotation, "__name__", parameter.annotation)
+    if isinstance(parameter.default, bool):
+        kind = "bool" if text.lower() in _SWITCHES else None
+    return None if isinstance(parameter.default, str) else _WANTED.get(kind)
+
+
+def parameters_of(found):
+    """{name: inspect.Parameter}; those of a function that takes anything for what has no signature."""
     try:
-        signature = inspect.signature(found)
-    except (TypeError, ValueError):  # some built-in functions have none
-        return
-    try:
-        (signature.bind_partial if partly else signature.bind)(*args, **kwargs)
-    except TypeError as error:
-        raise _argument_error(found, len(args), kwargs, place, error) from error
+        return inspect.signature(found).parameters
+    except (TypeError, ValueError):  # as some built-in functions
+        return inspect.signature(lambda *args, **kwargs: None).parameters
 
 
-def _argument_error(found, positional, kwargs, place, error):
-    """The ConfigError for a TypeError about arguments, which says of an unexpected one where it stands."""
-    owners = inspect.getmro(found) if inspect.isclass(found) else [found]
-    parameters = [p for owner in owners[:-1] or owners for p in _parameters(owner)]
-    named = dict.fromkeys(p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
-    accepted = list(named)[positional:]
-    unknown = next((key for key in kwargs if f"unexpected keyword argument '{key}'" in str(error)), "")
-    where, name = f"{place}.args.{unknown}".rstrip("."), getattr(found, "__name__", str(found))
-    hint = near(unknown, accepted) if unknown else ""
-    problem = str(error).split("() ")[-1]
-    return ConfigError(f"{where}: {name} {problem}. {hint}It accepts {', '.join(accepted) or 'none'}.")
+def _named(parameters):
+    return [p for p in parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
-def _parameters(found):
-    try:
-        return inspect.signature(found).parameters.values()
-    except (TypeError, ValueError):
-        return []
+def _known_to(found):
+    """The names of the arguments that `found` takes, and those of its bases as far as **kwargs pass them on."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for owner in inspect.getmro(found)[:-1] if inspect.isclass(found) else [found]:
+        own = parameters_of(owner)
+        parameters |= own
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
+            break
+    return [parameter.name for parameter in _named(parameters)]
 
 
-def make(found, args, kwargs, place, call=True):
+def _may_be_swallowed(found, name, known):
+    """Whether a **kwargs is there for this name; not if it is nearly that of an argument."""
+    makers = [vars(owner).get("__init__") for owner in found.__mro__] if inspect.isclass(found) else [found]
+    codes = [getattr(inspect.unwrap(maker), "__code__", None) for maker in makers if maker is not None]
+    if any(name in code.co_consts for code in codes if code is not None):  # as in kwargs.pop("name")
+        return True
+    return not near(name, known, cutoff=0.8)
+
+
+def make(found, args, kwargs, path, place, call=True):
     """Construct a class or call a function with the arguments; `call=False`: bind a function to them instead."""
     bind = not call and not inspect.isclass(found)
-    check_arguments(found, args, kwargs, place, partly=bind)
+    check_arguments(found, args, kwargs, path, place, partly=bind)
     if bind:
         return functools.partial(found, *args, **kwargs) if args or kwargs else found
     try:
         return found(*args, **kwargs)
+    except ArgumentError as error:
+        argument, _, why = str(error).partition(": ")
+        raise ConfigError(f"{place(f'{path}.args.{argument}')}: {why}") from error
     except Failure:
         raise
     except Exception as error:
-        if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
-            raise _argument_error(found, len(args), kwargs, place, error) from error
-        name, last = getattr(found, "__name__", str(found)), extract_tb(error.__traceback__)[-1]
+        last = extract_tb(error.__traceback__)[-1]
+        said = ", ".join(f"{name}={shown(value, 30)}" for name, value in kwargs.items())
         where = f"{os.path.basename(last.filename)}, line {last.lineno}"
-        raise ConfigError(f"{place}: building {name} raised {type(error).__name__}: {error} ({where})") from error
+        why = f"{name_of(found)}({said}) raised {type(error).__name__}: {error} ({where})"
+        raise ConfigError(f"{place(path)}: {why}") from error
+
+
+def name_of(found):
+    return getattr(found, "__name__", type(found).__name__)
+
+
+class Maker:
+    """Makes what a config's sections describe: finds each name, makes the objects in its arguments, then itself.
+
+    place(path): where a dotted path stands, for messages. judge(path): what may refuse an object there, or None; see
+    `locate`. What a section gave goes into `built`, off which {"from": "section.attribute"} is read.
+    """
+
+    def __init__(self, place, judge):
+        self.place, self.judge = place, judge
+        self.built = {}
+
+    def locate(self, spec, home, path):
+        """The class or function that a spec names."""
+        kind, path = (spec, path) if isinstance(spec, str) else (spec["type"], f"{path}.type")
+        found = locate(kind, home, self.place(path), self.judge(path))
+        if path.startswith("optimizer"):
+            from utils.optim import lean
+
+            found = lean(found)
+        return found
+
+    def make(self, spec, home, path, args=(), kwargs=None, call=True):
+        """What the spec, a list of specs or {name: spec} describes; args and kwargs are the code's own."""
+        if isinstance(spec, list):
+            return [self.make(item, home, f"{path}.{i}", args, kwargs, call) for i, item in enumerate(spec)]
+        if isinstance(spec, dict) and "type" not in spec:
+            return {name: self.make(item, home, f"{path}.{name}", args, kwargs, call) for name, item in spec.items()}
+        found = self.locate(spec, home, path)
+        spec = {} if isinstance(spec, str) else spec
+        given = {name: self._value(value, home, f"{path}.args.{name}") for name, value in spec.get("args", {}).items()}
+        if twice := sorted(given.keys() & (kwargs or {}).keys()):
+            raise ConfigError(f"{self.place(f'{path}.args.{twice[0]}')}: is given by the code; leave it out.")
+        return self.finish(found, args, {**given, **(kwargs or {})}, path, call, spec.get("name"))
+
+    def finish(self, found, args, kwargs, path, call, name):
+        """Make one object from arguments that are made."""
+        made = make(found, args, kwargs, path, self.place, call)
+        return made if call or "args" in path.split(".") else _called(made, name or name_of(found))
+
+    def _value(self, value, home, path):
+        """An argument's value: objects in it are made first, {"from": "data_loader.x"} is read off what was made."""
+        if isinstance(value, list):
+            return [self._value(item, home, f"{path}.{i}") for i, item in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        words = {"type", "args"}
+        if value.keys() <= words and isinstance(value.get("type"), str) and isinstance(value.get("args", {}), dict):
+            return self.make(value, home, path, call=False)
+        if value.keys() == {"from"}:
+            return self.read_off(str(value["from"]), path)
+        if value.keys() & words and all(name in words or near(name, words) for name in value):
+            why = f'{shown(value)}. An object is written {{"type": NAME, "args": {{}}}}.'
+            raise ConfigError(f"{self.place(path)}: {why}")
+        return {name: self._value(item, home, f"{path}.{name}") for name, item in value.items()}
+
+    def read_off(self, source, path):
+        """The attribute that `source`, "section.attribute", names."""
+        section, *names = source.split(".")
+        if section not in self.built:
+            made = ", ".join(self.built) or "nothing"
+            raise ConfigError(f"{self.place(path)}: '{source}': {section} is not made before this; there is {made}.")
+        if any(name.startswith("_") for name in names):
+            raise ConfigError(f"{self.place(path)}: '{source}': a name that begins with _ is not for others.")
+        return attribute(self.built[section], names, self.place(path))
+
+
+def _called(made, name):
+    """A metric or loss that says by its `__name__` what its number is called."""
+    if getattr(made, "__name__", None) != name:
+        if inspect.isroutine(made):  # its own name is not ours to change
+            made = functools.partial(made)
+        made.__name__ = name
+    return made
 
 
 def refuse_strangers(place, folders):
@@ -125,10 +252,9 @@ def refuse_strangers(place, folders):
     def judge(found, path):
         if found is None and trust.may_import(path):
             return
-        if found is None or not trust.is_allowed(found, path, folders):
-            raise CheckpointError(
-                f"{place}: the checkpoint's config names '{path}', which a checkpoint may not run.\n"
-                "If you know where it comes from, give the config yourself with -c FILE, or add --trust."
-            )
+        if found is None or "__" in path or not trust.is_allowed(found, path, folders):
+            way = "If you know where it comes from, give the config yourself with -c FILE, or add --trust."
+            why = f"the checkpoint's config names '{path}', which a checkpoint may not run.\n{way}"
+            raise CheckpointError(f"{place}: {why}")
 
     return judge

@@ -1,11 +1,14 @@
 """torch's optimizers without what an eager run does not need, and their state put back right."""
 
+import functools
 import inspect
 from fnmatch import fnmatchcase
 
 import torch
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
-from utils.errors import ConfigError
+from utils.errors import ConfigError, near
+from utils.objects import parameters_of
 
 
 def lean(cls):
@@ -19,6 +22,7 @@ def lean(cls):
         return cls
     plain_step = inspect.unwrap(cls.step)
 
+    @functools.wraps(plain_step)
     def step(self, closure=None):
         with torch.set_grad_enabled(self.defaults.get("differentiable", False)):
             return plain_step(self) if closure is None else plain_step(self, closure)
@@ -40,27 +44,36 @@ def load_state(optimizer, state):
                 kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
+def counts(model):
+    """How many numbers a model has, and how many of them learn, as text."""
+    learn, rest = (sum(p.numel() for p in model.parameters() if p.requires_grad is wanted) for wanted in (True, False))
+    return f"{learn + rest:,} parameters, {learn:,} of them learn"
+
+
 def trainable(model, pattern="*", place="optimizer"):
     """The parameters that learn and whose name matches the shell-style `pattern`, in the model's order."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     found = [parameter for name, parameter in named if fnmatchcase(name, pattern)]
     if not found:
         names = ", ".join(name for name, _ in named[:8]) or "none that learns"
-        raise ConfigError(f"{place}: '{pattern}' matches no parameter of the model. It has {names}.")
+        advice = near(pattern, [name for name, _ in named]) or f"It has {names}."
+        raise ConfigError(f"{place}: '{pattern}' matches no parameter of the model. {advice}")
     return found
 
 
-def planned_arguments(cls, given, updates, updates_per_epoch):
-    """The arguments of a schedule that the config leaves out and the plan of the run knows: {argument: value}.
+def planned_arguments(cls, given, updates, updates_per_epoch, rates, mode):
+    """The arguments of a schedule that the config leaves out and the rest of the run knows: {argument: value}.
 
-    updates: how often the schedule will be stepped in the whole run; updates_per_epoch: in an epoch. None: unknown.
+    updates: how often the schedule will be stepped in the whole run; updates_per_epoch: in an epoch; None: unknown.
+    rates: of the optimizer's groups. mode: the monitor's, "min" or "max".
     """
-    known = {}
+    known = {"max_lr": rates} if cls is OneCycleLR else {"mode": mode} if cls is ReduceLROnPlateau else {}
     if not given.keys() & {"total_steps", "epochs"}:
         known["total_steps"] = updates
     elif "epochs" in given and not given.keys() & {"total_steps", "steps_per_epoch"}:
         known["steps_per_epoch"] = updates_per_epoch
     if "T_max" not in given:
         known["T_max"] = updates
-    accepted = inspect.signature(cls).parameters
-    return {name: value for name, value in known.items() if name in accepted and value is not None}
+    accepted = parameters_of(cls)
+    left_out = accepted.keys() - given.keys()
+    return {name: value for name, value in known.items() if name in left_out and value is not None}

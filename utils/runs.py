@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from utils import config_file, imports
 from utils.errors import CheckpointError, ConfigError
@@ -168,12 +168,8 @@ def _held_by_us(folder):
 def write_environment(folder, **more):
     """environment.json: what, beside the config, made the run what it is. A resume adds its own under "resumes"."""
     path = Path(folder) / "environment.json"
-    now = {
-        "time": datetime.now().astimezone().isoformat(),
-        "command": [sys.executable, *sys.argv],
-        **_versions(),
-        **more,
-    }
+    time, command = datetime.now().astimezone().isoformat(), [sys.executable, *sys.argv]
+    now = {"time": time, "command": command, **_versions(), **more}
     if path.exists():
         first = config_file.read(path)
         now = {**first, "resumes": [*first.get("resumes", []), now]}
@@ -205,10 +201,8 @@ def _device():
 
 def _git(*arguments):
     """What git prints, '' where there is no git or no repository."""
+    how: dict[str, Any] = {"text": True, "errors": "replace", "timeout": 20, "stderr": subprocess.DEVNULL}
     try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=imports.ROOT, capture_output=True, text=True, errors="replace", timeout=20
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.check_output(["git", *arguments], cwd=imports.ROOT, **how)
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout if done.returncode == 0 else ""

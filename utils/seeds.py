@@ -17,8 +17,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def seed_everything(seed):
     """Seed torch (every device), numpy and random."""
     torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
+    set_host(seed)
 
 
 def splitmix64(values):

@@ -59,22 +59,10 @@ def ignore():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _NAMES)
 
 
-def check():
-    """Raise Stopped where a signal asked for the end; several processes leave at `check_together`."""
+def check(meet=False):
+    """Raise Stopped where a signal asked for the end; of several processes all leave together, where they `meet`."""
     from utils import processes
 
-    if _received and processes.size() == 1:
-        raise _stopped(_received[0])
-
-
-def check_together(meet):
-    """The same for several processes, too: they ask each other where `meet` says so, and leave together."""
-    from utils import processes
-
-    check()
-    if processes.size() > 1 and meet and processes.any_of_all(bool(_received)):
-        raise _stopped(_received[0] if _received else signal.SIGTERM)
-
-
-def _stopped(number):
-    return Stopped(number, f"Stopped by {_NAMES[number]}.")
+    if (processes.size() == 1 or meet) and processes.any_of_all(bool(_received)):
+        number = _received[0] if _received else signal.SIGTERM
+        raise Stopped(number, f"Stopped by {_NAMES[number]}.")

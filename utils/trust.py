@@ -32,12 +32,9 @@ def is_allowed(found, path, folders):
     module = getattr(found, "__module__", None) or ""
     if path.rpartition(".")[0] == "torch.nn.functional" and inspect.isbuiltin(found):  # its operators, made in C
         return True
-    if not (inspect.isclass(found) or inspect.isroutine(found)):
+    if not (inspect.isclass(found) or inspect.isroutine(found)) or not may_import(module):
         return False
-    top = module.partition(".")[0]
-    if not may_import(module):
-        return False
-    if top in OURS or _is_in_a_users_file(module, folders):
+    if module.partition(".")[0] in OURS or _is_in_a_users_file(module, folders):
         return True
     if _within(module, NOT_OF):
         return False

@@ -82,11 +82,7 @@ def replacing(path):
 
 def as_plain(config):
     """The config as JSON has it; what is no plain value (a logger that a fork put there) becomes its text."""
-    if isinstance(config, dict):
-        return OrderedDict((str(name), as_plain(value)) for name, value in config.items())
-    if isinstance(config, (list, tuple)):
-        return [as_plain(item) for item in config]
-    return config if config is None or isinstance(config, (bool, int, float, str)) else str(config)
+    return json.loads(json.dumps(config, default=str), object_pairs_hook=OrderedDict)
 
 
 def prepare_device(n_gpu_use):
@@ -98,11 +94,10 @@ def prepare_device(n_gpu_use):
 
     import torch
 
-    available = torch.cuda.device_count()
-    if n_gpu_use > available:
-        warnings.warn(f"n_gpu is {n_gpu_use}, but this machine has {available} GPUs; taking {available}.", stacklevel=2)
-        n_gpu_use = available
-    return torch.device("cuda:0" if n_gpu_use > 0 else "cpu"), list(range(n_gpu_use))
+    there = torch.cuda.device_count()
+    if n_gpu_use > there:
+        warnings.warn(f"n_gpu is {n_gpu_use}, but this machine has {there} GPUs; taking {there}.", stacklevel=2)
+    return torch.device("cuda:0" if there and n_gpu_use > 0 else "cpu"), list(range(min(n_gpu_use, there)))
 
 
 class MetricTracker:

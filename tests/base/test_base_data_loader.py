@@ -1,6 +1,7 @@
 """The stream of batches is a function of (seed, epoch, position), and of nothing else."""
 
 import copy
+import itertools
 import json
 import os
 import random
@@ -112,6 +113,18 @@ class LongStream(Stream):
 
     def __len__(self):
         return self.count
+
+
+class ShuffledStream(IterableDataset):
+    """Its order is drawn, as that of a shuffling stream is."""
+
+    def __iter__(self):
+        yield from torch.randperm(20)
+
+
+class EndlessStream(IterableDataset):
+    def __iter__(self):
+        yield from (torch.tensor(i) for i in itertools.count())
 
 
 def leave_mark(worker_id):
@@ -425,7 +438,7 @@ def test_without_a_split_there_is_no_validation_loader():
 
 @pytest.mark.parametrize("split", [20, 21, 1.0, 1.5, 0.01, -3, -0.5])
 def test_a_split_that_leaves_a_part_empty_is_a_config_error(split):
-    with pytest.raises(ConfigError, match=r"data_loader.args.validation_split: .* of 20 examples"):
+    with pytest.raises(ConfigError, match=r"^validation_split: .* of 20 examples"):
         loader_of(validation_split=split)
 
 
@@ -433,12 +446,12 @@ def test_a_split_that_leaves_a_part_empty_is_a_config_error(split):
     "more", [{"sampler": [1, 2]}, {"batch_sampler": [[1, 2]], "batch_size": 1}], ids=["sampler", "batch_sampler"]
 )
 def test_a_split_beside_a_sampler_of_ones_own_is_a_config_error(more):
-    with pytest.raises(ConfigError, match="can't be split"):
+    with pytest.raises(ConfigError, match=r"^validation_split: .* can't be split; give valid_data_loader"):
         BaseDataLoader(Drawing(), validation_split=0.5, **more)
 
 
 def test_a_split_of_a_stream_is_a_config_error():
-    with pytest.raises(ConfigError, match="a stream"):
+    with pytest.raises(ConfigError, match=r"^validation_split: a stream"):
         loader_of(Stream(), shuffle=False, validation_split=0.5)
 
 
@@ -456,6 +469,127 @@ def test_a_fork_may_split_by_a_rule_of_its_own():
     loader = Halves(Drawing(), 4, True, 0.5)
     assert sorted(read_by(loader)) == list(range(10))
     assert sorted(read_by(loader.split_validation())) == list(range(10, 20))
+
+
+# --- the first batches alone ---
+
+
+def lists(batches):
+    return [batch.tolist() for batch in batches]
+
+
+def first_column(batches):
+    """The row numbers of each batch of Drawing or Stream."""
+    return [batch[:, 0].tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("dataset", [Drawing(), Stream(20)], ids=["rows", "a stream"])
+def test_the_first_batches_are_those_of_pass_1_in_every_pass(dataset, num_workers):
+    def make():
+        return loader_of(dataset, shuffle=isinstance(dataset, Drawing), seed=3, num_workers=num_workers)
+
+    expected = first_column(make().batches_of(1))[:2]
+    first = make().first_batches(2)
+    assert [first_column(first) for _ in range(3)] == [expected] * 3
+    assert first_column(first.batches_of(7)) == expected
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_first_batches_of_a_stream_that_draws_its_order_are_the_same_in_every_pass(num_workers):
+    first = loader_of(ShuffledStream(), shuffle=False, num_workers=num_workers).first_batches(2)
+    assert [lists(first) for _ in range(3)] == [lists(loader_of(ShuffledStream(), shuffle=False).batches_of(1))[:2]] * 3
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_first_batches_of_an_endless_stream_come_to_an_end(num_workers):
+    first = loader_of(EndlessStream(), shuffle=False, num_workers=num_workers).first_batches(2)
+    assert [lists(first) for _ in range(2)] == [[[0, 1, 2, 3], [4, 5, 6, 7]]] * 2
+
+
+def test_the_first_batches_of_persistent_workers_are_the_same_in_every_pass():
+    loader = loader_of(num_workers=2, persistent_workers=True)
+    expected = first_column(loader.batches_of(1))[:2]
+    first = loader.first_batches(2)
+    assert [first_column(first) for _ in range(3)] == [expected] * 3
+    loader.close()
+    first.close()
+
+
+def test_the_first_batches_of_a_set_that_takes_seeds_are_the_same_rows():
+    expected = [batch[0].tolist() for batch in loader_of(ByBatch()).batches_of(1)][:2]
+    first = loader_of(ByBatch()).first_batches(2)
+    assert [[batch[0].tolist() for batch in first] for _ in range(2)] == [expected] * 2
+
+
+def test_the_first_batches_of_a_batch_sampler_of_ones_own_are_the_same_in_every_pass():
+    def make():
+        batches = BatchSampler(RandomSampler(range(20)), 3, drop_last=False)
+        return BaseDataLoader(Drawing(), batch_sampler=batches)
+
+    expected = first_column(make().batches_of(1))[:2]
+    first = make().first_batches(2)
+    assert [first_column(first) for _ in range(3)] == [expected] * 3 and len(first) == 2
+
+
+def test_the_first_batches_without_a_batch_size_are_the_first_items():
+    def make():
+        return BaseDataLoader(Drawing(), batch_size=None, shuffle=True, collate_fn=as_list)
+
+    expected = [batch[0].item() for batch in make().batches_of(1)][:3]
+    first = make().first_batches(3)
+    assert [[batch[0].item() for batch in first] for _ in range(2)] == [expected] * 2 and len(first) == 3
+
+
+@pytest.mark.parametrize(
+    "dataset", [Drawing(10), Stream(10), LongStream(10)], ids=["rows", "a stream", "a stream with a length"]
+)
+def test_more_first_batches_than_there_are_are_all(dataset):
+    first = loader_of(dataset, shuffle=False).first_batches(99)
+    assert first_column(first) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("dataset", [Drawing(10), LongStream(10)], ids=["rows", "a stream with a length"])
+def test_the_first_batches_know_how_many_they_are(dataset):
+    first = loader_of(dataset, shuffle=False).first_batches(2)
+    assert (len(first), first.n_samples) == (2, 8)
+    last = loader_of(dataset, shuffle=False).first_batches(3)
+    assert (len(last), last.n_samples) == (3, 10)
+
+
+def test_the_first_batches_of_a_stream_without_a_length_do_not_say_how_many_they_are():
+    assert loader_of(Stream(), shuffle=False).first_batches(2).n_samples is None
+
+
+def test_the_first_batches_draw_anew_in_every_pass():
+    first = loader_of().first_batches(2)
+    one, two = rows(first), rows(first)
+    assert not {row[1] for row in one} & {row[1] for row in two}
+
+
+def test_the_first_batches_are_of_the_training_part_and_have_no_part_for_validation():
+    first = loader_of(validation_split=0.3).first_batches(2)
+    training, _ = originals_split(20, 0.3)
+    assert set(read_by(first)) <= set(training) and first.split_validation() is None
+
+
+def test_the_first_batches_leave_the_loader_they_are_of_as_it_was():
+    loader, untouched = loader_of(), loader_of()
+    first = loader.first_batches(1)
+    rows(first)
+    assert rows(loader) == rows(untouched.batches_of(1))
+    assert (len(loader), loader.n_samples) == (5, 20)
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}], ids=["none", "persistent"])
+def test_the_first_batches_and_the_whole_are_read_at_once(workers):
+    loader, expected = loader_of(**workers), first_column(loader_of().batches_of(1))
+    rows(loader.batches_of(2))
+    first = loader.first_batches(5)
+    pairs = list(zip(loader.batches_of(1), first))
+    assert first_column(whole for whole, _ in pairs) == first_column(batch for _, batch in pairs) == expected
+    loader.close()
+    first.close()
 
 
 # --- streams ---
@@ -525,6 +659,19 @@ def test_all_processes_together_read_a_stream_once(monkeypatch):
     assert [sum(plan[i][0] for plan in dealt) for i in range(3)] == [plan[1] for plan in dealt[0]]
 
 
+@pytest.mark.parametrize("kind", [Drawing, Stream])
+def test_processes_deal_the_first_batches_among_them(monkeypatch, kind):
+    def make():
+        return loader_of(kind(10), shuffle=kind is Drawing).first_batches(3)
+
+    alone = list_of(make().planned(1))
+    dealt = plans(monkeypatch, 3, make)
+    for i, (_, _, batch) in enumerate(alone):
+        read = [row[0] for plan in dealt for row in plan[i][2][: plan[i][0]]]
+        assert sorted(read) == sorted(row[0] for row in batch)
+    assert [len(plan) for plan in dealt] == [3, 3, 3]
+
+
 def test_what_a_distributed_sampler_has_dealt_is_not_dealt_again(monkeypatch):
     def make():
         sampler = torch.utils.data.DistributedSampler(range(20), 2, processes.rank(), shuffle=False)
@@ -532,6 +679,26 @@ def test_what_a_distributed_sampler_has_dealt_is_not_dealt_again(monkeypatch):
 
     first, second = plans(monkeypatch, 2, make)
     assert sorted(row[0] for plan in (first, second) for _, _, batch in plan for row in batch) == list(range(20))
+
+
+# --- arguments that are no objects ---
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dataset", {"typ": "Rows"}),
+        ("dataset", "Rows"),
+        ("sampler", {"typ": "Rows"}),
+        ("collate_fn", "as_list"),
+        ("worker_init_fn", "leave_mark"),
+    ],
+)
+def test_what_stands_for_an_object_and_is_none_is_refused_with_how_to_write_it(name, value):
+    arguments = {"dataset": Drawing(), name: value}
+    with pytest.raises(ConfigError) as caught:
+        BaseDataLoader(**arguments)
+    assert str(caught.value).startswith(f"{name}: ") and 'write {"type": NAME, "args": {}}' in str(caught.value)
 
 
 # --- as torch's own ---

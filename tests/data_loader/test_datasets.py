@@ -46,27 +46,29 @@ def test_files_are_found_where_torchvision_puts_them(folder):
 
 
 def test_a_missing_file_is_named_with_what_to_do(tmp_path):
-    with pytest.raises(ConfigError, match=r"holds no train-images-idx3-ubyte .*\n?.*data/mnist10k.*download"):
+    with pytest.raises(
+        ConfigError, match=r"^data_dir: .* holds no train-images-idx3-ubyte .*\n?.*data/mnist10k.*download"
+    ):
         IdxImages(tmp_path)
 
 
 @pytest.mark.parametrize("start", [b"\x00\x00\x0d\x03", b"PK\x03\x04"], ids=["floats", "a zip"])
 def test_a_file_that_is_no_idx_file_of_bytes_is_a_config_error(folder, start):
     (folder / "train-images-idx3-ubyte").write_bytes(start + IMAGES[4:])
-    with pytest.raises(ConfigError, match="train-images-idx3-ubyte: not an IDX file"):
+    with pytest.raises(ConfigError, match=r"^data_dir: .*train-images-idx3-ubyte: not an IDX file"):
         IdxImages(folder)
 
 
 @pytest.mark.parametrize("length", [0, 3, 10, len(IMAGES) - 1])
 def test_a_file_that_was_cut_short_is_a_config_error(folder, length):
     (folder / "train-images-idx3-ubyte").write_bytes(IMAGES[:length])
-    with pytest.raises(ConfigError, match="train-images-idx3-ubyte"):
+    with pytest.raises(ConfigError, match=r"^data_dir: .*train-images-idx3-ubyte: "):
         IdxImages(folder)
 
 
 def test_images_and_labels_that_do_not_belong_together_are_a_config_error(folder):
     (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">HBBI", 0, 8, 1, 3) + b"\1\2\3")
-    with pytest.raises(ConfigError, match="2 images but 3 labels"):
+    with pytest.raises(ConfigError, match=r"^data_dir: .*2 images but 3 labels"):
         IdxImages(folder)
 
 
@@ -131,7 +133,7 @@ def test_a_download_without_a_network_is_a_config_error_that_names_the_shipped_d
         raise RuntimeError("Error downloading train-images-idx3-ubyte.gz")
 
     monkeypatch.setattr(torchvision.datasets, "MNIST", no_network)
-    with pytest.raises(ConfigError, match=r"download: the full MNIST can't be had(.|\n)*data/mnist10k"):
+    with pytest.raises(ConfigError, match=r"^download: the full MNIST can't be had(.|\n)*data/mnist10k"):
         MnistDataLoader(tmp_path, 16, download=True)
 
 

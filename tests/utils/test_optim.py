@@ -218,22 +218,26 @@ def test_a_model_without_anything_to_learn_is_a_config_error():
 # --- what a schedule is told of the plan ---
 
 
+def planned(cls, given, updates=120, updates_per_epoch=40, rates=(0.1, 0.2), mode="max"):
+    return optim.planned_arguments(cls, given, updates, updates_per_epoch, list(rates), mode)
+
+
 @pytest.mark.parametrize(
-    ("cls", "given", "planned"),
+    ("cls", "given", "told"),
     [
         (OneCycleLR, {"max_lr": 0.1}, {"total_steps": 120}),
         (OneCycleLR, {"max_lr": 0.1, "total_steps": 50}, {}),
         (OneCycleLR, {"max_lr": 0.1, "epochs": 3}, {"steps_per_epoch": 40}),
         (OneCycleLR, {"max_lr": 0.1, "epochs": 3, "steps_per_epoch": 7}, {}),
         (OneCycleLR, {"max_lr": 0.1, "epochs": 3, "total_steps": 50}, {}),
+        (OneCycleLR, {"max_lr": 0.1, "steps_per_epoch": 7}, {"total_steps": 120}),
         (CosineAnnealingLR, {}, {"T_max": 120}),
         (CosineAnnealingLR, {"T_max": 5}, {}),
         (StepLR, {"step_size": 3}, {}),
-        (ReduceLROnPlateau, {}, {}),
     ],
 )
-def test_a_schedule_is_told_the_lengths_that_its_config_leaves_out(cls, given, planned):
-    assert optim.planned_arguments(cls, given, updates=120, updates_per_epoch=40) == planned
+def test_a_schedule_is_told_the_lengths_that_its_config_leaves_out(cls, given, told):
+    assert planned(cls, given) == told
 
 
 @pytest.mark.parametrize(
@@ -251,9 +255,43 @@ def test_a_schedule_is_told_the_lengths_that_its_config_leaves_out(cls, given, p
 )
 def test_one_cycle_has_the_length_of_the_run_or_the_one_given(given, length):
     optimizer = torch.optim.SGD(some_model().parameters(), lr=0.1)
-    told = optim.planned_arguments(OneCycleLR, given, updates=120, updates_per_epoch=40)
-    assert OneCycleLR(optimizer, max_lr=0.1, **given, **told).total_steps == length
+    assert OneCycleLR(optimizer, **given, **planned(OneCycleLR, given, rates=[0.1])).total_steps == length
 
 
 def test_a_stream_without_a_length_leaves_the_schedules_length_open():
-    assert optim.planned_arguments(OneCycleLR, {"max_lr": 0.1}, None, None) == {}
+    assert planned(OneCycleLR, {"max_lr": 0.1}, None, None) == {}
+    assert planned(CosineAnnealingLR, {}, None, None) == {}
+
+
+def test_one_cycle_climbs_to_the_rates_of_the_optimizer_where_none_is_given():
+    model = some_model()
+    groups = [{"params": model[0].parameters(), "lr": 0.3}, {"params": model[3].parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    told = planned(OneCycleLR, {}, rates=[group["lr"] for group in optimizer.param_groups])
+    schedule, highest = OneCycleLR(optimizer, **told), [0.0, 0.0]
+    for _ in range(119):
+        optimizer.step()
+        schedule.step()
+        highest = [max(pair) for pair in zip(highest, schedule.get_last_lr())]
+    assert highest == pytest.approx([0.3, 0.1], rel=1e-3)
+
+
+def test_one_cycle_climbs_to_the_rate_that_is_given():
+    assert "max_lr" not in planned(OneCycleLR, {"max_lr": 0.5})
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_plateau_waits_for_what_the_monitor_calls_better(mode):
+    assert planned(ReduceLROnPlateau, {"patience": 3}, mode=mode) == {"mode": mode}
+
+
+def test_plateau_waits_for_what_its_own_mode_calls_better():
+    assert planned(ReduceLROnPlateau, {"mode": "min"}, mode="max") == {}
+
+
+def test_a_schedule_of_ones_own_is_told_what_it_takes_and_no_more():
+    class Own(StepLR):
+        def __init__(self, optimizer, total_steps, mode="x", max_lr=1):
+            super().__init__(optimizer, total_steps)
+
+    assert planned(Own, {}) == {"total_steps": 120}

@@ -68,7 +68,6 @@ def train(folder, criterion):
         },
         run_id="run",
     )
-    config.check()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     trainer = Trainer(
         processes.wrap(model, torch.device("cpu")),

@@ -79,7 +79,7 @@ def test_a_checkpoint_may_name(name):
         "numpy.fromfile",
         "utils.write_json",
         "utils.checkpoint.save",
-        "utils.checkpoint.HostCopy",
+        "utils.checkpoint.Writer",
         "base.BaseDataLoader",
         "base.base_trainer.BaseTrainer",
         "logger.open_log",
@@ -87,6 +87,8 @@ def test_a_checkpoint_may_name(name):
         "train.main",
         "test.main",
         "docs.picture.main",
+        "extras.dry_run.show",
+        "utils.doctor.Examiner",
     ],
 )
 def test_a_checkpoint_may_not_name(name):
@@ -105,13 +107,8 @@ def test_a_checkpoint_may_not_name(name):
         "own_nets.nn.modules.module.torch.hub.load",
         "own_nets.BaseDataLoader",
         "own_nets.write_json",
-        "own_nets.Net.forward.__globals__.get",
-        "own_nets.Net.__class__",
         "torch.nn.modules.module.functools.partial",
         "torch.nn.modules.module.torch.load",
-        "torch.nn.Module.forward.__globals__.get",
-        "torch.nn.Module.__class__.__subclasses__",
-        "torch.nn.Module.__class__",
         "torch.optim.optimizer.torch.load",
         "torchvision.datasets.mnist.download_and_extract_archive",
     ],
@@ -125,6 +122,21 @@ def test_a_path_through_a_harmless_module_reaches_no_harmful_function(own_folder
     assert find("own_nets.Net", folders=[ROOT, own_folder]).__name__ == "Net"
     with pytest.raises(CheckpointError, match="may not run"):
         find(detour, folders=[ROOT, own_folder])
+
+
+@pytest.mark.parametrize(
+    "detour",
+    [
+        "model.model.MnistModel.forward.__globals__.get",
+        "torch.nn.Module.forward.__globals__.get",
+        "torch.nn.Module.__class__.__subclasses__",
+        "torch.nn.Module.__class__",
+        "torch.nn.Module.__init__",
+    ],
+)
+def test_a_path_goes_through_no_name_of_pythons_own(detour):
+    with pytest.raises(CheckpointError, match=f"names '{detour}'"):
+        find(detour)
 
 
 @pytest.mark.parametrize("imported", [subprocess.run, json.loads, write_json, BaseDataLoader])

@@ -1,0 +1,152 @@
+"""What is wrong with a config's objects, found out with their modules at hand and before anything is made."""
+
+import importlib.util
+import inspect
+
+from utils import objects
+from utils.description import HOMES
+from utils.errors import ConfigError, near
+from utils.metrics import RESERVED
+from utils.nested import at
+from utils.objects import name_of
+
+UNMADE = object()  # stands for what will be made
+BASES = {  # of the classes of a home
+    "model.model": "torch.nn.Module",
+    "data_loader.data_loaders": "base.BaseDataLoader",
+    "torch.optim": "torch.optim.Optimizer",
+    "torch.optim.lr_scheduler": "torch.optim.lr_scheduler.LRScheduler",
+    "trainer.trainer": "base.BaseTrainer",
+}
+PERIODS = ("step_size", "T_max")  # of torch's schedules, which divide by them only in a step
+
+
+class Examiner(objects.Maker):
+    """Goes the maker's way and makes nothing: what it finds is in `found` by path, what is wrong in `problems`."""
+
+    def __init__(self, place, judge):
+        super().__init__(place, judge)
+        self.found, self.problems = {}, []
+
+    def examine(self, config):
+        """Look at every object of the config, in the order of making; return the problems, a line each."""
+        for section in HOMES:
+            if config.get(section) is not None:
+                self.make(config[section], HOMES[section], section, call=section not in objects.FUNCTIONS)
+                self.built[section] = UNMADE
+        self.problems += [f"{self.place(path)}: {why}" for path, why in self._together(config)]
+        return self.problems
+
+    def read_off(self, source, path):
+        """Whether the object will be there by then; its attributes are not known yet."""
+        return UNMADE if source.partition(".")[0] in self.built else super().read_off(source, path)
+
+    def make(self, spec, home, path, args=(), kwargs=None, call=True):
+        try:
+            return super().make(spec, home, path, args, kwargs, call)
+        except ConfigError as error:
+            self.problems.append(str(error))
+            return UNMADE
+
+    def finish(self, found, args, kwargs, path, call, name):
+        """Look at one object whose arguments were looked at."""
+        section = path.partition(".")[0]
+        if "args" in path.split("."):  # inside another object; a function there is bound, and called later
+            objects.check_arguments(found, (), kwargs, path, self.place, partly=not inspect.isclass(found))
+            return UNMADE
+        if inspect.isclass(found) and (why := _not_fit(found, section)):
+            raise ConfigError(f"{self.place(path)}.type: {why}")
+        args, more = self._given(found, section, kwargs)
+        if twice := sorted(kwargs.keys() & more.keys() - {"max_lr"}):
+            raise ConfigError(f"{self.place(f'{path}.args.{twice[0]}')}: is given by the code; leave it out.")
+        objects.check_arguments(found, args, {**more, **kwargs}, path, self.place)
+        self.found[path] = found
+        return UNMADE
+
+    def _given(self, found, section, kwargs):
+        """What the code itself gives to an object of this section: (args, kwargs)."""
+        if section in objects.FUNCTIONS and not inspect.isclass(found):
+            return (UNMADE, UNMADE), {}  # output, target
+        if section == "trainer":
+            own, takes = objects.parameters_of(self._our_trainer()), objects.parameters_of(found)
+            return (), {name: UNMADE for name in own if name in takes}
+        if section == "lr_scheduler":
+            from utils.optim import planned_arguments
+
+            return (UNMADE,), planned_arguments(found, kwargs, 1, 1, [1.0], "min")
+        return ((UNMADE,) if section == "optimizer" else ()), {}
+
+    def _together(self, config):
+        """What is wrong between the objects found: (path, why)."""
+        settings = config["trainer"]
+        monitored = (*settings["monitor"].split(), "")[1]
+        loop = getattr(self.found.get("trainer"), "_train_epoch", None)
+        ours = loop is self._our_trainer()._train_epoch  # another may measure and step as it likes
+        for path, found in self.found.items():
+            if "args" in path.split("."):
+                continue
+            if path.startswith("lr_scheduler") and name_of(found) == "ReduceLROnPlateau":
+                if not monitored:
+                    yield "trainer.monitor", "is off, but ReduceLROnPlateau waits for a number, as 'min val_loss'."
+                if at(config, path).get("interval") == "step":
+                    yield f"{path}.interval", "ReduceLROnPlateau waits for validations; leave it out."
+            for name in PERIODS if path.startswith("lr_scheduler") else ():
+                if at(config, path)["args"].get(name) in (0, -1):
+                    yield f"{path}.args.{name}", "it has to be >= 1."
+            if ours and path.startswith("optimizer") and _wants_closure(found):
+                yield f"{path}.type", f"{found.__name__} asks for the loss again and again; our loop gives it once."
+        measured = self._measured(config) if ours else []
+        names = [*RESERVED, *measured[1 : len(config["metrics"]) + 1]]
+        if twice := [name for name in names if names.count(name) > 1]:
+            yield "metrics", f"two numbers would be called '{twice[0]}'; give one of them another 'name'."
+        if monitored and measured and monitored not in measured:
+            advice = near(monitored, measured) or f"There is {', '.join(measured)}."
+            if monitored.startswith("val_") and not any(name.startswith("val_") for name in measured):
+                advice = "It has no validation: give valid_data_loader, or data_loader.args.validation_split."
+            yield "trainer.monitor", f"this run does not measure '{monitored}'. {advice}"
+        if settings["tensorboard"] and not importlib.util.find_spec("tensorboard"):
+            yield "trainer.tensorboard", "it isn't installed: pip install tensorboard, or set this to false."
+
+    @staticmethod
+    def _our_trainer():
+        return objects.locate("Trainer", HOMES["trainer"], "trainer")
+
+    def _measured(self, config):
+        """The names of the numbers of an epoch; none where a part of one's own may measure anything."""
+        loader, metrics = self.found.get("data_loader"), config["metrics"]
+        found = [self.found.get(f"metrics.{i}") for i in range(len(metrics))]
+        if loader is None or None in found:
+            return []
+        names = ["loss", *(spec.get("name") or name_of(kind) for spec, kind in zip(metrics, found))]
+        sets, prefixes = config["valid_data_loader"], [""]
+        if config["trainer"]["overfit"]:
+            prefixes.append("val_")
+        elif sets is not None:
+            prefixes += ["val_"] if "type" in sets else [f"val_{name}_" for name in sets]
+        elif _may_split(loader, config["data_loader"]["args"]):
+            prefixes.append("val_")
+        return [prefix + name for prefix in prefixes for name in names] + list(self.found["trainer"].MEASURES)
+
+
+def _not_fit(found, section):
+    """Why a class can't be what its section wants, or nothing."""
+    base = BASES.get(HOMES[section])
+    if base and not issubclass(found, objects.locate(base, "builtins", section)):
+        return f"{found.__name__} is no {base}. Derive it from that, or name another."
+    has = {name for owner in found.__mro__[:-1] for name in vars(owner)}
+    wanted = {"loss": ["__call__"], "metrics": ["update", "compute", "reset"]}.get(section, [])
+    lacks = [name for name in wanted if name not in has and "__call__" not in has]
+    return f"{found.__name__} has no {', '.join(lacks)}." if lacks else ""
+
+
+def _may_split(loader, args):
+    """Whether a loader may set examples apart for validation."""
+    parameter = objects.parameters_of(loader).get("validation_split")
+    methods = [getattr(loader, name, None) for name in ("split_validation", "_split_sampler")]
+    own = any(getattr(method, "__module__", "") != "base.base_data_loader" for method in methods)
+    return own or parameter is None or args.get("validation_split", parameter.default)
+
+
+def _wants_closure(optimizer):
+    closure = objects.parameters_of(getattr(optimizer, "step", None)).get("closure")
+    return closure is not None and closure.default is closure.empty

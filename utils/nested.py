@@ -1,0 +1,88 @@
+"""Configs as nested dicts and lists: dotted paths into them, one over another, what differs."""
+
+import functools
+
+from utils.description import PATHS, names_in
+from utils.errors import ConfigError, hint, shown
+
+
+def at(config, path):
+    """What is at a dotted path, in dicts."""
+    return functools.reduce(lambda holder, name: holder[name], path.split("."), config)
+
+
+def is_in(path, other):
+    """Whether a dotted path is another one, or inside it."""
+    return f"{path}.".startswith(f"{other}.")
+
+
+def with_origin(origins, path, source):
+    """The origins after `source` has set what is at a path, and so all that is inside it."""
+    return {**{leaf: origin for leaf, origin in origins.items() if not is_in(leaf, path)}, path: source}
+
+
+def origin_of(origins, path):
+    """What set the value there, or anything inside it (the command line first), or what it is part of; or None."""
+    inside = [origin for leaf, origin in origins.items() if is_in(leaf, path)]
+    around = sorted((leaf for leaf in origins if is_in(path, leaf)), key=len)
+    return "command line" if "command line" in inside else next(iter(inside or map(origins.get, around[-1:])), None)
+
+
+def merged(below, above):
+    """`above` over `below`: sections key by key, lists whole; null takes a key away, another `type` the old `args`."""
+    if isinstance(below, str) and isinstance(above, dict):
+        below = {"type": below}  # a bare name is short for an object
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return below if isinstance(below, dict) and below.get("type") == above else above
+    if above.get("type", below.get("type")) != below.get("type"):
+        below = {name: value for name, value in below.items() if name != "args"}
+    made = {name: merged(below.get(name), value) for name, value in above.items()}
+    return {name: value for name, value in {**below, **made}.items() if value is not None or name not in below}
+
+
+def set_value(config, path, value, source="command line"):
+    """Set the key at a dotted path: one that is there, one of this description, or an argument of an object."""
+    names = path.split(".")
+    holder = config
+    for i, name in enumerate(names):
+        here, free = ".".join(names[: i + 1]), _takes_any(names[:i])
+        if isinstance(holder, list):
+            if not name.isdecimal() or int(name) >= len(holder):
+                raise ConfigError(f"{source}: {here}: the list has {len(holder)} items, counted from 0.")
+            name = int(name)
+        elif not isinstance(holder, dict):
+            raise ConfigError(f"{source}: {path}: there is only {shown(holder)} before '{name}'.")
+        elif not free and name not in (known := dict.fromkeys([*holder, *names_in(".".join(names[:i]))])):
+            raise ConfigError(f"{source}: {here}: no such key. {hint(name, known)}")
+        if i == len(names) - 1:
+            holder[name] = value
+            return
+        inside = holder[name] if isinstance(name, int) else holder.get(name)
+        if inside is None or (isinstance(inside, bool) and _takes_any(names[: i + 1])):
+            inside = holder[name] = {}  # a section that is left out, or null
+        elif isinstance(inside, str) and names[i + 1] in names_in(names[0]) and not free:
+            inside = holder[name] = {"type": inside, "args": {}}  # a bare name grows into an object
+        holder = inside
+
+
+def _takes_any(names):
+    """Whether any key may stand there: in an object's args, in `extra`, in a key that takes arguments."""
+    kinds = PATHS[".".join(names[:2])].kinds if ".".join(names[:2]) in PATHS else ""
+    return "args" in names or names[:1] == ["extra"] or "args" in kinds.split()
+
+
+def leaves(value, path=""):
+    """[(dotted path, value)] of whatever has nothing inside; the items of a list are numbered from 0."""
+    if not (isinstance(value, (dict, list)) and value):
+        return [(path, value)] if path else []
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return [leaf for name, item in items for leaf in leaves(item, f"{path}.{name}".lstrip("."))]
+
+
+def differences(before, after, path=""):
+    """[(dotted path, before, after)] of the values that are not equal; None where one has no such key."""
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return [] if before == after else [(path, before, after)]
+    names = dict.fromkeys([*before, *after])
+    pairs = [(f"{path}.{name}".lstrip("."), before.get(name), after.get(name)) for name in names]
+    return [found for inner, was, now in pairs for found in differences(was, now, inner)]
