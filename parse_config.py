@@ -50,12 +50,11 @@ class ConfigParser:
         targets = {}
         for flags, kind, target in options:
             made = args.add_argument(*flags, default=None, type=kind)
-            targets[made.dest] = target if isinstance(target, str) else ";".join(target)
+            targets[made.dest] = target.replace(";", ".") if isinstance(target, str) else ".".join(target)
         parsed = args.parse_intermixed_args()  # KEY=VALUE may stand between the flags
         if getattr(parsed, "device", None) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = parsed.device
-        changed = {target: getattr(parsed, name) for name, target in targets.items()}
-        changed = {target.replace(";", "."): value for target, value in changed.items() if value is not None}
+        changed = {path: getattr(parsed, name) for name, path in targets.items() if getattr(parsed, name) is not None}
         changed |= dict(map(config_file.key_and_value, getattr(parsed, "overrides", ())))
         file = Path(parsed.config).absolute() if parsed.config else None
         given, origins = config_file.resolve(file) if file else ({}, {})
@@ -178,7 +177,7 @@ class ConfigParser:
     def runs_dir(self):
         """Where the runs of this name go."""
         complete = description.with_defaults(self._config)
-        for path, why in description.problems(complete):
+        for path, why in description.problems(self._config):
             if path in ("name", "trainer", "trainer.save_dir"):
                 raise ConfigError(f"{self.place(path)}: {why}")
         return Path(complete["trainer"]["save_dir"]).absolute() / complete["name"]

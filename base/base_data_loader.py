@@ -56,7 +56,8 @@ class BaseDataLoader(DataLoader):
         **dataloader_kwargs,
     ):
         for name, value in {"dataset": dataset, "collate_fn": collate_fn, **dataloader_kwargs}.items():
-            if isinstance(value, dict) or (isinstance(value, (str, int, float)) and name in _OBJECTS):
+            plain = isinstance(value, (str, int, float)) or (value is None and name == "dataset")
+            if isinstance(value, dict) or (plain and name in _OBJECTS):
                 raise ArgumentError(f'{name}: {shown(value)} is no object; write {{"type": NAME, "args": {{}}}}.')
         self.shuffle = shuffle
         self.validation_split = validation_split
@@ -77,15 +78,17 @@ class BaseDataLoader(DataLoader):
         """(training sampler, validation sampler) of a share or a count, the same rows whatever the run's seed."""
         if not split:
             return None, None
-        if self.init_kwargs.keys() & {"sampler", "batch_sampler"} or self.n_samples is None:
+        own = [self.init_kwargs.get(name) for name in ("sampler", "batch_sampler")]
+        if own != [None, None] or self.n_samples is None:
             why = "a stream, or data with a sampler of its own, can't be split; give valid_data_loader instead."
             raise ArgumentError(f"validation_split: {why}")
         full = np.arange(self.n_samples)
         np.random.RandomState(0).shuffle(full)
-        count = split if isinstance(split, int) else int(self.n_samples * split)
+        is_number = isinstance(split, (int, float)) and not isinstance(split, bool)
+        count = split if isinstance(split, int) else int(self.n_samples * split) if is_number else 0
         if not 0 < count < self.n_samples:
             left = f"leaves {count} to validate and {self.n_samples - count} to train on"
-            raise ArgumentError(f"validation_split: {split} of {self.n_samples} examples {left}; give another share.")
+            raise ArgumentError(f"validation_split: {shown(split)} of {self.n_samples} examples {left}; give another.")
         self.shuffle = False
         self.n_samples -= count
         return SubsetRandomSampler(full[count:].tolist()), full[:count].tolist()
@@ -281,20 +284,26 @@ class _Stream(IterableDataset):
 
     def __iter__(self):
         _tell_epoch(self.dataset, self.epoch)
-        examples = iter(self.dataset)
-        for first in itertools.count(0, self.batch_size):
-            example_seeds = seeds.example_seeds(self.seed, self.epoch, self.batch_size, first).tolist()
+        examples, numbers = iter(self.dataset), self._seeds()
+        while True:
             with seeds.untouched():
                 samples: list[Any] = []
-                for seed in example_seeds:
+                for seed in itertools.islice(numbers, self.batch_size):
                     seeds.set_host(seed)
-                    samples += itertools.islice(examples, 1)
+                    example = list(itertools.islice(examples, 1))
+                    if not example:
+                        break
+                    samples += example
                 if len(samples) < (self.batch_size if self.drop_last else 1):
                     return
                 mine = samples[self.rank :: self.size]
-                seeds.set_host(example_seeds[0] ^ 1)
+                seeds.set_host(seed ^ 1)
                 batch = self.collate_fn(mine or samples[:1])
             yield len(mine), len(samples), batch
+
+    def _seeds(self):
+        for first in itertools.count(0, 1024):
+            yield from seeds.example_seeds(self.seed, self.epoch, 1024, first).tolist()
 
 
 def _start_worker(worker_init_fn, worker_id):

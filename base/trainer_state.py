@@ -99,8 +99,8 @@ def _state_of(value):
 
 def _restore(value, state, name, path):
     if isinstance(value, (dict, list, tuple)):
-        if len(value) != len(state):
-            raise CheckpointError(f"{path}: holds {len(state)} of {name}, and this run has {len(value)}.")
+        if len(value) != len(state) or (isinstance(value, dict) and value.keys() != state.keys()):
+            raise CheckpointError(f"{path}: holds {len(state)} of {name}, and this run has {len(value)} or others.")
         for key in value if isinstance(value, dict) else range(len(value)):
             _restore(value[key], state[key], f"{name}.{key}", path)
     elif isinstance(value, torch.nn.Module):

@@ -3,7 +3,7 @@
 from base import BaseDataLoader
 from data_loader.datasets import IdxImages
 from utils import imports
-from utils.errors import ArgumentError
+from utils.errors import ArgumentError, first_line
 
 
 class MnistDataLoader(BaseDataLoader):
@@ -41,7 +41,7 @@ def _download_mnist(folder):
     try:
         MNIST(folder, train=True, download=True)
     except (OSError, RuntimeError) as error:
-        reason = str(error).strip().split("\n")[0]
+        reason = first_line(error)
         raise ArgumentError(
             f"download: the full MNIST can't be had: {reason}\n"
             "Is there a network? Without one, train on the 10,000 digits that come with the project: "

@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from utils import inf_loop, optim
+from utils import description, inf_loop, optim
 from utils.checkpoint import unwrapped
 
 MIB = 2**20
@@ -17,13 +17,16 @@ def show(trainer):
     loaders = trainer._loaders()
     for name, loader in loaders.items():
         print(f"data     {name}: {type(loader.dataset).__name__}, {_sizes(loader)}")
-    print(f"batch    {described(next(iter(next(iter(loaders.values())).first_batches(1))))}")
+    print(f"batch    {described(next(iter(next(iter(loaders.values())).first_batches(1)), None))}")
     _keep_first_batches(trainer)
     layers = {name: module for name, module in unwrapped(trainer.model).named_modules() if _is_layer(module)}
     outputs: dict[str, str] = {}
     hooks = [module.register_forward_hook(_noting(outputs, name)) for name, module in layers.items()]
     try:
         numbers = trainer._run_epoch(1)
+    except Exception:
+        print(description.parts(trainer.config.config))
+        raise
     finally:  # where a layer raises, those before it are what one wants to see
         print(_table(trainer.model, layers, outputs))
         for hook in hooks:

@@ -7,9 +7,12 @@ import zipfile
 
 import noisy
 import pytest
+import torch
 import toy
 from lab import differences_of_checkpoints, history, load
+from torch.utils.data import IterableDataset
 
+from base import BaseDataLoader
 from utils import runs
 
 FORKS = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -186,6 +189,21 @@ def test_stream_is_read_to_its_end(lab):
     done = lab.train(toy.config(lab.saved, data_loader=STREAM), "trainer.epochs=2", "arch.args.steps=5")
     assert done.code == 0
     assert [line["step"] for line in history(lab.run)] == [5, 10]
+
+
+class Drawing(IterableDataset):
+    """Rows without a length, each a number that is drawn when it is read."""
+
+    def __iter__(self):
+        for _ in range(2100):
+            yield torch.rand((), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("batch_size", [700, 2100, 10**12])
+def test_rows_of_a_stream_draw_the_same_whatever_the_batches(batch_size):
+    """And no batch size takes memory that the rows don't."""
+    drawn, by_seven = (torch.cat(list(BaseDataLoader(Drawing(), size))) for size in (batch_size, 7))
+    assert torch.equal(drawn, by_seven) and len(set(drawn.tolist())) == 2100
 
 
 def test_stream_goes_on_over_epochs_of_a_given_length(lab):

@@ -83,6 +83,13 @@ def test_missing_argument_is_told_by_its_place(lab):
     assert_config_error(lab, lab.train(config), "config.json: arch.args.steps: missing", "Scripted")
 
 
+def test_of_a_long_error_of_a_library_the_begin_of_its_first_line_is_told(lab):
+    (lab.folder / "mine.py").write_text("def model():\n    raise ValueError('long ' * 1000 + '\\nsecond line')\n")
+    done = lab.train(toy.config(lab.saved, arch="mine.model"))
+    assert_config_error(lab, done, "arch: model() raised ValueError: long long")
+    assert done.err.count("long") == 300 / len("long ") and "second" not in done.err
+
+
 def test_constructor_that_raises_is_a_mistake_of_the_config(lab):
     assert_config_error(lab, lab.train(toy.config(lab.saved), "--lr", "-1"), "optimizer", "ValueError", "-1")
 
@@ -94,6 +101,19 @@ def test_syntax_error_is_told_by_its_line(lab):
 
 def test_key_that_stands_twice_is_named(lab):
     assert_config_error(lab, lab.train(lab.write('{"name": "a", "name": "b"}')), "name: stands twice", "keep one")
+
+
+@pytest.mark.parametrize("depth", [800, 2000])
+@pytest.mark.parametrize("by", ["file", "command line"])
+def test_value_that_is_nested_too_deeply_is_refused_or_text(lab, by, depth):
+    """On the command line, what JSON does not parse is text."""
+    value = "[" * depth + "]" * depth
+    if by == "file":
+        path = lab.write(json.dumps(toy.config(lab.saved, extra=0)).replace('"extra": 0', f'"extra": {value}'))
+        assert_config_error(lab, lab.train(path), f"{path}: nested too deeply")
+    else:
+        done = lab.train(toy.config(lab.saved), "--check", f"extra={value}")
+        assert done.code == 0 or "command line: extra" in done.err
 
 
 def test_number_that_json_does_not_know_is_refused(lab):
@@ -199,11 +219,24 @@ def test_folder_of_a_run_is_named_by_the_time(lab):
 
 def test_devices_that_are_asked_for_are_set_before_torch_is_imported(lab, monkeypatch, checkout):
     """A user's module that is named as the model looks at what torch would find."""
-    (lab.folder / "mine.py").write_text("import os\n\n\ndef model():\n    raise ValueError(dict(os.environ))\n")
+    code = "import os\n\n\ndef model():\n    raise ValueError(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    (lab.folder / "mine.py").write_text(code)
     path = lab.write(toy.config(lab.saved, arch="mine.model"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = lab.train(path, "-d", "3,5")
-    assert "'CUDA_VISIBLE_DEVICES': '3,5'" in done.err
+    assert "raised ValueError: 3,5 (mine.py" in done.err
+
+
+@pytest.mark.parametrize("name", ["meta", "hpu", "cud", ""])
+def test_device_that_torch_can_not_compute_on_here_is_refused(lab, name):
+    assert_config_error(lab, lab.train(toy.config(lab.saved, device=name)), f"config.json: device: '{name}' can't be")
+
+
+@pytest.mark.parametrize("trainer", [5, None, []])
+@pytest.mark.parametrize("words", [(), ("-r", "latest"), ("-r", "auto")], ids=" ".join)
+def test_trainer_that_is_no_section_is_named_before_a_run_is_looked_for(lab, words, trainer):
+    done = lab.train(toy.config(lab.saved) | {"trainer": trainer}, *words)
+    assert_config_error(lab, done, f"trainer: {json.dumps(trainer)} where {{key: value}} is wanted")
 
 
 def test_paths_on_the_command_line_are_relative_to_where_one_stands(lab, monkeypatch):

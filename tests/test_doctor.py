@@ -11,6 +11,7 @@ import toy
 from lab import history, load
 
 from parse_config import ConfigParser
+from utils import config_file
 from utils.errors import exit_code
 
 FORKS = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -68,6 +69,101 @@ def test_unknown_keys_and_wrong_values_are_told_together_each_on_a_line(lab):
         ["config.json: trainer.log_step: 0", ">= 1"],
         ["config.json: trainer.amp: no 'bf17'", "'bf16'"],
     )
+
+
+def test_wrong_item_of_a_list_or_of_named_objects_is_told_by_its_own_path(lab):
+    config = toy.config(lab.saved, metrics=["accuracy", 3], valid_data_loader={"near": toy.rows(3), "far": [1]})
+    wanted = 'where a name or {"type": name, "args": {}} is wanted'
+    lines = ["config.json: metrics.1: 3 " + wanted], ["config.json: valid_data_loader.far: [1] " + wanted]
+    assert_refused(lab, lab.train(config), *lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("max_steps", 2**63, "a whole number"),
+        ("max_steps", 10**400, "a whole number"),
+        ("min_delta", 1e300, "a number"),
+        ("min_delta", 10**400, "a number"),
+    ],
+)
+def test_number_that_no_machine_word_holds_is_refused(lab, name, value, kind):
+    done = lab.train(toy.config(lab.saved, trainer={name: value}))
+    assert_refused(lab, done, [f"config.json: trainer.{name}: 1" if value != 2**63 else f"{name}: {2**63}", kind])
+
+
+@pytest.mark.parametrize("section", ["optimizer", "valid_data_loader"])
+def test_name_of_one_of_several_objects_that_holds_a_dot_is_refused(lab, section):
+    """It would be read as two names of a path."""
+    done = lab.train(toy.config(lab.saved, lr_scheduler=None, **{section: {"a.b": {"type": "SGD"}}}))
+    assert_refused(lab, done, [f"config.json: {section}: ", "{name without dots: object} is wanted"])
+
+
+def test_name_that_is_nearly_a_word_of_an_object_is_a_name_where_objects_are_named(lab):
+    sets = {"source": toy.rows(3), "target": toy.rows(3, [7.0, 7.0, 7.0])}
+    trainer = {"epochs": 1, "monitor": "min val_target_loss"}
+    done = lab.train(toy.config(lab.saved, loss="toy.mean_target", valid_data_loader=sets, trainer=trainer))
+    assert done.code == 0, done.err
+    (line,) = history(lab.run)
+    assert (line["val_source_loss"], line["val_target_loss"]) == (1, 7)
+
+
+def test_schedule_of_an_optimizer_that_is_not_there_names_the_nearest(lab):
+    optimizers = {"first": {"type": "SGD", "params": "w"}, "last": {"type": "SGD"}}
+    schedules = {"fist": {"type": "ExponentialLR", "args": {"gamma": 0.5}}}
+    done = lab.train(toy.config(lab.saved, optimizer=optimizers, lr_scheduler=schedules))
+    assert_refused(lab, done, ["config.json: lr_scheduler.fist: no such optimizer", "'first'"])
+
+
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [("daat_loader.x", "Did you mean 'data_loader'?"), ("weather.x", "There is data_loader, valid_data_loader.")],
+)
+def test_value_from_a_section_that_is_not_made_before_names_those_that_are(lab, source, advice):
+    done = lab.train(toy.config(lab.saved), f'arch.args.steps={{"from": "{source}"}}')
+    section = source.partition(".")[0]
+    assert_refused(
+        lab, done, [f"command line: arch.args.steps: '{source}': {section} is not made before this. {advice}"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "name", "wanted"),
+    [
+        ("torch.nn.Linear", {"in_features": "ten", "out_features": 1}, "in_features", "a whole number"),
+        ("torch.nn.Dropout", {"p": "0.5"}, "p", "a number"),
+        ("torch.nn.Linear", {"in_features": 1, "out_features": 1, "bias": "false"}, "bias", "true or false"),
+    ],
+)
+def test_text_for_an_argument_that_is_a_number_or_a_switch_is_refused(lab, kind, args, name, wanted):
+    done = lab.train(toy.config(lab.saved, arch={"type": kind, "args": args}))
+    assert_refused(lab, done, [f'config.json: arch.args.{name}: "{args[name]}" is text, where {wanted} is wanted.'])
+
+
+def test_text_for_an_argument_that_may_be_text_is_let_through(lab):
+    args = {"in_channels": 1, "out_channels": 1, "kernel_size": 3, "padding": "same", "padding_mode": "reflect"}
+    assert lab.train(toy.config(lab.saved, arch={"type": "torch.nn.Conv2d", "args": args}), "--check").code == 0
+
+
+def test_model_of_lazy_layers_is_refused(lab):
+    """Its weights have no size before the first batch, and an optimizer of none moves none."""
+    done = lab.train(toy.config(lab.saved, arch={"type": "torch.nn.LazyLinear", "args": {"out_features": 1}}))
+    assert_refused(lab, done, ["config.json: arch: lazy layers", "sizes"])
+
+
+@pytest.mark.parametrize(
+    ("section", "wanted"),
+    [
+        ("arch", "Module"),
+        ("data_loader", "BaseDataLoader"),
+        ("optimizer", "Optimizer"),
+        ("lr_scheduler", "LRScheduler"),
+    ],
+)
+def test_function_that_gives_something_else_than_its_section_wants_is_refused(lab, section, wanted):
+    done = lab.train(toy.config(lab.saved, **{section: {"type": "builtins.print"}}))
+    assert done.code == 2 and f"config.json: {section}: a {wanted} is wanted, and this gave a NoneType." in done.err
+    assert files_of(lab) == ["experiment"]
 
 
 def test_wrong_names_and_arguments_are_told_together_each_on_a_line(lab):
@@ -541,6 +637,24 @@ def test_yaml_and_json_give_the_same_config(lab, name):
     told = as_table(lab, "same.json", json.dumps(SAME).encode())
     assert as_table(lab, name, YAML.encode()) == told
     assert "0.001" in told and '"no"' in told
+
+
+def test_yaml_merge_key_gives_what_it_names_where_nothing_else_is_given(lab):
+    merged = (
+        "data_loader: &rows\n  type: DataLoader\n  args: {dataset: {type: toy.Rows, args: {n: 8}}, batch_size: 4}\n"
+    )
+    head, _, tail = YAML.partition("data_loader:")
+    text = (
+        head + merged + "valid_data_loader: {<<: *rows, type: toy.Other}\noptimizer:" + tail.partition("optimizer:")[2]
+    )
+    path = lab.write(text, "a.yaml")
+    assert config_file.read(path) == SAME | {"valid_data_loader": {**SAME["data_loader"], "type": "toy.Other"}}
+
+
+@pytest.mark.parametrize("value", ["!!bool x", "!!int x", "!!timestamp x", "!!python/name:os.system x", "2020-01-01"])
+def test_yaml_value_that_its_tag_or_json_does_not_know_is_refused(lab, value):
+    path = lab.write(YAML.replace("seed: 1", f"seed: {value}"), "a.yaml")
+    assert_refused(lab, lab.train(path), [f"{path}: "])
 
 
 @pytest.mark.parametrize("name", ["same.yaml", "same.json"])

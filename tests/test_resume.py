@@ -303,6 +303,24 @@ def test_config_of_one_section_replaces_that_section_of_the_checkpoints(lab):
     assert now["loss"]["type"] == "toy.squared" and now["arch"]["type"] == "toy.Scripted"
 
 
+@pytest.mark.parametrize("section", ["valid_data_loader", "optimizer"])
+def test_renamed_one_of_several_is_not_what_the_checkpoint_holds(lab, section):
+    """The count is the same, so that only the names tell."""
+    several = {
+        "valid_data_loader": {"near": toy.rows(3), "far": toy.rows(3)},
+        "optimizer": {"one": {"type": "SGD", "args": {"lr": 1.0}}},
+    }
+    trainer = {"monitor": "off", "epochs": 1}
+    lab.train(toy.config(lab.saved, lr_scheduler=None, trainer=trainer, **several))
+    before = files(lab.run)
+    *_, last = several[section]
+    several[section]["renamed"] = several[section].pop(last)
+    config = toy.config(lab.saved, lr_scheduler=None, trainer={**trainer, "epochs": 2}, **several)
+    done = lab.train(config, "-r", lab.run / "latest.pth")
+    assert done.code == 3 and "latest.pth: holds" in done.err and "Traceback" not in done.err
+    assert files(lab.run) == before
+
+
 def test_config_of_the_trainer_alone_replaces_that_of_the_checkpoint(lab):
     path = of_no_schedule(lab)
     done = lab.train({"trainer": {"epochs": 3, "save_dir": str(lab.saved), "tensorboard": False}}, "-r", path)

@@ -1,6 +1,7 @@
 """The parts of a run that take more than their section of the config: what they depend on, where they live."""
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from base import BaseDataLoader
 from utils import devices, objects, optim, processes
@@ -44,12 +45,14 @@ def _loader(config, path, made):
 def _expect(made, kind, place):
     if not isinstance(made, kind):
         raise ConfigError(f"{place}: a {kind.__name__} is wanted, and this gave a {type(made).__name__}.")
+    return made
 
 
 def model(config, device):
     """The model, on the device and in the memory format of `trainer.channels_last`."""
-    made = config.init_obj("arch")
-    _expect(made, torch.nn.Module, config.place("arch"))
+    made = _expect(config.init_obj("arch"), torch.nn.Module, config.place("arch"))
+    if any(map(torch.nn.parameter.is_lazy, made.parameters())):
+        raise ConfigError(f"{config.place('arch')}: lazy layers have no weights to train yet; give them their sizes.")
     return made.to(device).to(memory_format=devices.memory_format(config["trainer"]["channels_last"]))
 
 
@@ -86,7 +89,7 @@ def optimizer(config, made):
 
     def one(path, spec):
         parameters = optim.trainable(made, spec.get("params", "*"), config.place(f"{path}.params"))
-        return config.init_obj(path, None, parameters)
+        return _expect(config.init_obj(path, None, parameters), torch.optim.Optimizer, config.place(path))
 
     optimizers = _each(config, "optimizer", one)
     every = list(optimizers.values()) if isinstance(optimizers, dict) else [optimizers]
@@ -108,7 +111,7 @@ def schedule(config, optimizers, data_loader):
         steps = updates if interval == "step" else settings["epochs"]
         rates, mode = [group["lr"] for group in moved.param_groups], settings["monitor"].partition(" ")[0]
         known = optim.planned_arguments(found, given, steps, per_epoch, rates, mode)
-        made = config.init_obj(path, None, moved, **known)
+        made = _expect(config.init_obj(path, None, moved, **known), LRScheduler, config.place(path))
         made.interval = interval  # what the stepper counts for it
         if steps and steps > getattr(made, "total_steps", steps):
             why = f"{made.total_steps} {interval}s, for a run of {steps}. Leave its length out, and it is filled in."

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from utils.errors import CheckpointError, SaveError
+from utils.errors import CheckpointError, SaveError, first_line
 from utils.util import replacing
 
 FORMAT = 1  # of the content; a reader that meets a newer one refuses it
@@ -165,8 +165,7 @@ def load(path, warn=lambda line: None):
     except CheckpointError:
         raise
     except Exception as error:  # an unpickler's errors are of every kind
-        first = str(error).strip().split("\n")[0]
-        why = f"not a checkpoint that can be read safely: {first}\nGive another one with -r."
+        why = f"not a checkpoint that can be read safely: {first_line(error)}\nGive another one with -r."
         raise CheckpointError(f"{path.absolute()}: {why}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path.absolute()}: holds a {type(content).__name__}; a checkpoint is a dict.")

@@ -43,15 +43,14 @@ def read(path):
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or f"not UTF-8 text: {error}"
         raise ConfigError(f"{path.absolute()}: {why}. Give a config with -c FILE.") from None
-    content = _yaml(text, path) if path.suffix in (".yaml", ".yml") else _json(text, path)
+    try:
+        content = _yaml(text, path) if path.suffix in (".yaml", ".yml") else _json(text, path)
+        found = [(place, _refused(value) or _refused(place)) for place, value in leaves(content)]
+    except RecursionError:
+        raise ConfigError(f"{path.absolute()}: nested too deeply.") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path.absolute()}: holds {type(content).__name__}; a config is an object of sections.")
-    wrong = [
-        f"{path.absolute()}: {place}: {why}"
-        for place, value in leaves(content)
-        if (why := _refused(value) or _refused(place))
-    ]
-    if wrong:
+    if wrong := [f"{path.absolute()}: {place}: {why}" for place, why in found if why]:
         raise ConfigError("\n".join(wrong))
     return content
 
@@ -91,7 +90,7 @@ def _json(text, path):
         line = text.splitlines()[error.lineno - 1] if text.strip() else ""
         where = f"line {error.lineno}, column {error.colno}: {line.strip()[:80]}"
         raise ConfigError(f"{path.absolute()}: not JSON: {error.msg}, {where}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path.absolute()}: {error}") from None
 
 
@@ -127,5 +126,5 @@ def _yaml(text, path):
         return json.loads(json.dumps(yaml.load(text, Loader=Loader)))
     except TypeError as error:
         raise ConfigError(f"{path.absolute()}: holds what JSON has no word for: {error}. Give it as text.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError(f"{path.absolute()}: not YAML: {' '.join(str(error).split())[:200]}") from None

@@ -1,7 +1,6 @@
 """Every key that a config may have, once: the check, the defaults, the schema and the README's table come from here."""
 
 import copy
-import math
 import operator
 import os
 import re
@@ -29,6 +28,11 @@ def _is_object(value):
     return isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("type"), str))
 
 
+def _names_objects(value):
+    plain = len(value) > 0 and not looks_like_object(value) and "." not in "".join(value)
+    return plain and all(map(_is_object, value.values()))
+
+
 def _is_name(value):
     return isinstance(value, str) and bool(re.fullmatch(r"[^/\\]*[^/\\.][^/\\]*", value)) and _is_short(value)
 
@@ -39,16 +43,14 @@ def _is_short(part, most=200):  # bytes; a file system's 255, less the endings t
 
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, whether a value is one
     "text": ("text", lambda value: isinstance(value, str)),
-    "whole": ("a whole number", lambda value: type(value) is int),
-    "number": ("a number", lambda value: type(value) in (int, float) and math.isfinite(value)),
+    "whole": ("a whole number", lambda value: type(value) is int and abs(value) < 2**63),
+    "number": ("a number", lambda value: type(value) in (int, float) and abs(value) < 1e300),
     "switch": ("true or false", lambda value: isinstance(value, bool)),
     "null": ("null", lambda value: value is None),
+    "section": ("{key: value}", lambda value: isinstance(value, dict)),
     "args": ("{argument: value}", lambda value: isinstance(value, dict)),
     "object": ('a name or {"type": name, "args": {}}', _is_object),
-    "objects": (
-        "{name: object}",
-        lambda v: isinstance(v, dict) and len(v) > 0 and not looks_like_object(v) and all(map(_is_object, v.values())),
-    ),
+    "objects": ("{name without dots: object}", lambda value: isinstance(value, dict) and _names_objects(value)),
     "list": ("a list of objects", lambda value: isinstance(value, list) and all(map(_is_object, value))),
     "monitor": (
         "'min NAME', 'max NAME' (as in 'min val_loss') or 'off'",
@@ -58,6 +60,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, wh
     "anything": ("anything", lambda value: True),
 }
 BOUNDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
+OBJECT = Key("", "object", REQUIRED, "one of several")
 WORDS = (  # of every object
     Key("type", "text", REQUIRED, "a name in the section's own module, or a dotted path"),
     Key("args", "args", {}, "what it is made with"),
@@ -95,6 +98,7 @@ KEYS = (
         "function `(output, target)` from `model/loss.py`, or a class such as `torch.nn.CrossEntropyLoss`"),
     Key("metrics", "list", [],
         "from `model/metric.py`: functions `(output, target)`, or objects with update/compute/reset; `name` renames"),
+    Key("trainer", "section", {}, "how it is trained:"),
     Key("trainer.type", "text", "Trainer", "from `trainer/trainer.py` or by dotted path"),
     Key("trainer.args", "args", {}, "more arguments of a Trainer of one's own"),
     Key("trainer.epochs", "whole null", None, "epochs to train; this, `max_steps` or both are needed", ">= 1"),
@@ -136,49 +140,45 @@ HOMES = {  # where a section's bare names are looked for; in the order in which 
 SECTIONS = [name for name in HOMES if name != "trainer"]  # of objects alone
 
 
-def words_in(section):
-    """The keys of an object in a section, or at a path in it."""
-    return (*WORDS, *INSIDE.get(section.partition(".")[0], ()))
-
-
-def names_in(path=""):
-    """The names that the description knows at the top, in `trainer`, or in an object of a section."""
-    if path.partition(".")[0] in SECTIONS:
-        return [key.path for key in words_in(path)] if "args" not in path.split(".") else []
-    prefix = f"{path}." if path else ""
-    return list(dict.fromkeys(key[len(prefix) :].partition(".")[0] for key in PATHS if key.startswith(prefix)))
+def keys_in(path=""):
+    """{name: Key} of what may stand at the top, in `trainer`, or in an object of a section."""
+    section = path.partition(".")[0]
+    if section in SECTIONS:
+        keys = (*WORDS, *INSIDE.get(section, ())) if "args" not in path.split(".") else ()
+        return {key.path: key for key in keys}
+    return {key.path.rpartition(".")[2]: key for key in KEYS if key.path.rpartition(".")[0] == path}
 
 
 def problems(config):
     """[(dotted path, what is wrong and what to do)] of what a config has wrong by itself; no object is looked at."""
+    found = _problems_in("", config, "Keys of your own go into 'extra'.")
     trainer = config.get("trainer", {})
-    if not isinstance(trainer, dict):
-        return [("trainer", f"{shown(trainer)} where {{key: value}} is wanted.")]
-    found = _unknown("", config, "Keys of your own go into 'extra'.") + _unknown("trainer", trainer)
-    for key in KEYS:
-        section, _, name = key.path.rpartition(".")
-        holder = trainer if section else config
-        if name in holder:
-            found += _problems_of(key, holder[name])
-        elif key.default is REQUIRED:
-            found.append((key.path, f"missing. {key.text[0].upper()}{key.text[1:]}."))
-    return found or _problems_together(config, trainer)
+    if isinstance(trainer, dict):
+        found += [*_problems_in("trainer", trainer), *_problems_together(config, trainer)]
+    return found
 
 
 def misspelt(config):
     """[(dotted path, the name that was probably meant)] of unknown keys, but for those that look like one's own."""
     trainer = config.get("trainer")
     for path, holder in {"": config, "trainer": trainer if isinstance(trainer, dict) else {}}.items():
-        left_out = [name for name in names_in(path) if name not in holder]
-        for name in holder.keys() - set(names_in(path)):
+        left_out = [name for name in keys_in(path) if name not in holder]
+        for name in holder.keys() - keys_in(path).keys():
             if meant := near(name, left_out, cutoff=0.8):
                 yield f"{path}.{name}".lstrip("."), f"no key of ours. {meant}"
 
 
-def _unknown(path, holder, otherwise=""):
-    names, prefix = names_in(path), f"{path}." if path else ""
-    advice = {name: near(name, names) or otherwise or hint(name, names) for name in holder if name not in names}
-    return [(f"{prefix}{name}", f"unknown. {said}") for name, said in advice.items()]
+def _problems_in(path, holder, otherwise=""):
+    """What is wrong with the keys of a dict."""
+    prefix, keys = f"{path}." if path else "", keys_in(path)
+    unknown = {name: near(name, keys) or otherwise or hint(name, keys) for name in holder if name not in keys}
+    found = [(f"{prefix}{name}", f"unknown. {advice}") for name, advice in unknown.items()]
+    for name, key in keys.items():
+        if name in holder:
+            found += _problems_of(key._replace(path=f"{prefix}{name}"), holder[name])
+        elif key.default is REQUIRED and f"'{name}'" not in "".join(unknown.values()):  # not misspelt, but missing
+            found.append((f"{prefix}{name}", f"missing. {key.text[0].upper()}{key.text[1:]}."))
+    return found
 
 
 def _problems_of(key, value):
@@ -212,15 +212,8 @@ def _unknown_words(path, value):
         return []
     if isinstance(value, list) or not looks_like_object(value):
         items = enumerate(value) if isinstance(value, list) else value.items()
-        return [line for name, item in items for line in _unknown_words(f"{path}.{name}", item)]
-    found = _unknown(path, value)
-    for key in words_in(path):
-        here = key._replace(path=f"{path}.{key.path}")
-        if key.path in value:
-            found += _problems_of(here, value[key.path])
-        elif key.default is REQUIRED and not found:
-            found.append((here.path, f"missing. {key.text[0].upper()}{key.text[1:]}."))
-    return found
+        return [line for name, item in items for line in _problems_of(OBJECT._replace(path=f"{path}.{name}"), item)]
+    return _problems_in(path, value)
 
 
 def _problems_together(config, trainer):
@@ -229,27 +222,31 @@ def _problems_together(config, trainer):
         yield "extends", "is followed where it stands in a file; these sections came from none."
     if trainer.get("epochs") is None and trainer.get("max_steps") is None:
         yield "trainer.epochs", "missing. Give epochs, max_steps or both."
-    if trainer.get("early_stop") and trainer.get("monitor", "off") == "off":
+    patience = trainer.get("early_stop")
+    if type(patience) is int and patience > 0 and trainer.get("monitor", "off") == "off":
         yield "trainer.early_stop", "waits for a number; say which in trainer.monitor, as in 'min val_loss'."
     optimizers, schedules = config.get("optimizer"), config.get("lr_scheduler")
     several = KINDS["objects"][1](optimizers)
-    if several and schedules and not (isinstance(schedules, dict) and schedules.keys() <= optimizers.keys()):
+    named = KINDS["objects"][1](schedules)
+    if several and schedules and not named:
         yield "lr_scheduler", f"which optimizer is it for? Give each by the name of one: {', '.join(optimizers)}."
-    if KINDS["objects"][1](schedules) and not several:
+    if named and not several:
         yield "lr_scheduler", "there is one optimizer; give one schedule, not several by name."
+    for name in schedules if named and several else ():
+        if name not in optimizers:
+            yield f"lr_scheduler.{name}", f"no such optimizer. {hint(name, optimizers)}"
 
 
 def looks_like_object(value):
-    """Whether a dict is meant as {"type", "args"}, rightly spelt or not."""
-    return any(near(name, ("type", "args")) for name in value)
+    """Whether a dict is meant as {"type", "args"}, rightly spelt or not, and not as {name: {"type", "args"}}."""
+    named = all(isinstance(inner, dict) and _is_object(inner) for inner in value.values())
+    return any(name in ("type", "args") or (not named and near(name, ("type", "args"))) for name in value)
 
 
 def with_defaults(config):
     """The config, complete: each key that is left out has its default, each object is {"type", "args", …}."""
-    filled = spelt_out(config)
-    if not isinstance(filled.setdefault("trainer", {}), dict):
-        return filled  # `problems` tells it
-    filled["trainer"] = dict(filled["trainer"])
+    trainer = config.get("trainer")
+    filled = {**spelt_out(config), "trainer": dict(trainer) if isinstance(trainer, dict) else {}}
     for key in KEYS:
         section, _, name = key.path.rpartition(".")
         if key.default not in (REQUIRED, ABSENT):

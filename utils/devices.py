@@ -5,7 +5,7 @@ import os
 import torch
 
 from utils import processes, seeds
-from utils.errors import ConfigError
+from utils.errors import ConfigError, first_line
 
 
 def start(config):
@@ -31,11 +31,10 @@ def pick(name="auto", n_gpu=None, place="device"):
             return torch.device("cpu")
         return torch.accelerator.current_accelerator()
     try:
-        torch.empty(0, device=name)
+        torch.empty(0, device=name).cpu()  # which the meta device refuses
         return torch.device(name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().split("\n")[0]
-        why = f"'{name}' can't be used here: {reason} Give auto, cpu, or one that torch finds."
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        why = f"'{name}' can't be used here: {first_line(error)} Give auto, cpu, or one that torch finds."
         raise ConfigError(f"{place}: {why}") from error
 
 

@@ -30,6 +30,7 @@ class Examiner(objects.Maker):
 
     def examine(self, config):
         """Look at every object of the config, in the order of making; return the problems, a line each."""
+        self.trainer = objects.locate("Trainer", HOMES["trainer"], "trainer")
         for section in HOMES:
             if config.get(section) is not None:
                 self.make(config[section], HOMES[section], section, call=section not in objects.FUNCTIONS)
@@ -56,35 +57,30 @@ class Examiner(objects.Maker):
             return UNMADE
         if inspect.isclass(found) and (why := _not_fit(found, section)):
             raise ConfigError(f"{self.place(path)}.type: {why}")
-        args, more = self._given(found, section, kwargs)
-        if twice := sorted(kwargs.keys() & more.keys() - {"max_lr"}):
-            raise ConfigError(f"{self.place(f'{path}.args.{twice[0]}')}: is given by the code; leave it out.")
-        objects.check_arguments(found, args, {**more, **kwargs}, path, self.place)
+        args, given = self._given(found, section, kwargs)
+        objects.check_arguments(found, args, kwargs, path, self.place, given=given)
         self.found[path] = found
         return UNMADE
 
     def _given(self, found, section, kwargs):
-        """What the code itself gives to an object of this section: (args, kwargs)."""
+        """What the code itself gives to an object of this section: (arguments by position, names of more)."""
         if section in objects.FUNCTIONS and not inspect.isclass(found):
-            return (UNMADE, UNMADE), {}  # output, target
+            return (UNMADE, UNMADE), ()  # output, target
         if section == "trainer":
-            own, takes = objects.parameters_of(self._our_trainer()), objects.parameters_of(found)
-            return (), {name: UNMADE for name in own if name in takes}
+            return (), objects.parameters_of(self.trainer).keys() - {"len_epoch"}
         if section == "lr_scheduler":
             from utils.optim import planned_arguments
 
             return (UNMADE,), planned_arguments(found, kwargs, 1, 1, [1.0], "min")
-        return ((UNMADE,) if section == "optimizer" else ()), {}
+        return ((UNMADE,) if section == "optimizer" else ()), ()
 
     def _together(self, config):
         """What is wrong between the objects found: (path, why)."""
         settings = config["trainer"]
         monitored = (*settings["monitor"].split(), "")[1]
         loop = getattr(self.found.get("trainer"), "_train_epoch", None)
-        ours = loop is self._our_trainer()._train_epoch  # another may measure and step as it likes
+        ours = loop is self.trainer._train_epoch  # another may measure and step as it likes
         for path, found in self.found.items():
-            if "args" in path.split("."):
-                continue
             if path.startswith("lr_scheduler") and name_of(found) == "ReduceLROnPlateau":
                 if not monitored:
                     yield "trainer.monitor", "is off, but ReduceLROnPlateau waits for a number, as 'min val_loss'."
@@ -107,10 +103,6 @@ class Examiner(objects.Maker):
         if settings["tensorboard"] and not importlib.util.find_spec("tensorboard"):
             yield "trainer.tensorboard", "it isn't installed: pip install tensorboard, or set this to false."
 
-    @staticmethod
-    def _our_trainer():
-        return objects.locate("Trainer", HOMES["trainer"], "trainer")
-
     def _measured(self, config):
         """The names of the numbers of an epoch; none where a part of one's own may measure anything."""
         loader, metrics = self.found.get("data_loader"), config["metrics"]
@@ -118,13 +110,10 @@ class Examiner(objects.Maker):
         if loader is None or None in found:
             return []
         names = ["loss", *(spec.get("name") or name_of(kind) for spec, kind in zip(metrics, found))]
-        sets, prefixes = config["valid_data_loader"], [""]
-        if config["trainer"]["overfit"]:
-            prefixes.append("val_")
-        elif sets is not None:
-            prefixes += ["val_"] if "type" in sets else [f"val_{name}_" for name in sets]
-        elif _may_split(loader, config["data_loader"]["args"]):
-            prefixes.append("val_")
+        sets = config["valid_data_loader"]
+        one = "type" in sets if sets else _may_split(loader, config["data_loader"]["args"])
+        one = one or config["trainer"]["overfit"]
+        prefixes = ["", "val_"] if one else ["", *(f"val_{name}_" for name in sets or ())]
         return [prefix + name for prefix in prefixes for name in names] + list(self.found["trainer"].MEASURES)
 
 

@@ -67,6 +67,11 @@ def hint(name, names):
     return near(name, names) or f"It accepts {', '.join(map(str, names)) or 'none'}."
 
 
+def first_line(error):
+    """What an exception says, without the pages that some libraries add."""
+    return (str(error).strip() or "nothing").splitlines()[0][:300]
+
+
 def shown(value, most=80):
     """A value as it stands in a config, cut where it is long."""
     text = json.dumps(value, ensure_ascii=False, default=str)
@@ -92,7 +97,7 @@ def exit_code(main, *args, traceback=False):
             raise
         if traceback:
             print_exc()
-        print(error, file=sys.stderr)
+        print(str(error).encode(errors="backslashreplace").decode(), file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -2,7 +2,7 @@
 
 import functools
 
-from utils.description import PATHS, names_in
+from utils.description import PATHS, keys_in
 from utils.errors import ConfigError, hint, shown
 
 
@@ -52,7 +52,7 @@ def set_value(config, path, value, source="command line"):
             name = int(name)
         elif not isinstance(holder, dict):
             raise ConfigError(f"{source}: {path}: there is only {shown(holder)} before '{name}'.")
-        elif not free and name not in (known := dict.fromkeys([*holder, *names_in(".".join(names[:i]))])):
+        elif not free and name not in (known := dict.fromkeys([*holder, *keys_in(".".join(names[:i]))])):
             raise ConfigError(f"{source}: {here}: no such key. {hint(name, known)}")
         if i == len(names) - 1:
             holder[name] = value
@@ -60,7 +60,7 @@ def set_value(config, path, value, source="command line"):
         inside = holder[name] if isinstance(name, int) else holder.get(name)
         if inside is None or (isinstance(inside, bool) and _takes_any(names[: i + 1])):
             inside = holder[name] = {}  # a section that is left out, or null
-        elif isinstance(inside, str) and names[i + 1] in names_in(names[0]) and not free:
+        elif isinstance(inside, str) and names[i + 1] in keys_in(names[0]) and not free:
             inside = holder[name] = {"type": inside, "args": {}}  # a bare name grows into an object
         holder = inside
 

@@ -8,7 +8,7 @@ import types
 from traceback import extract_tb
 
 from utils import trust
-from utils.errors import ArgumentError, CheckpointError, ConfigError, Failure, hint, near, shown
+from utils.errors import ArgumentError, CheckpointError, ConfigError, Failure, first_line, hint, near, shown
 
 FUNCTIONS = ("loss", "metrics")  # of these sections a function is wanted itself, not what it returns
 
@@ -49,7 +49,9 @@ def _module_of(parts, place, judge):
             why = f"'{tried}' wants '{wanted}', which isn't installed: pip install {wanted}."
             raise ConfigError(f"{place}: {why}") from error
         except Exception as error:
-            raise ConfigError(f"{place}: importing '{tried}' raised {type(error).__name__}: {error}") from error
+            raise ConfigError(
+                f"{place}: importing '{tried}' raised {type(error).__name__}: {first_line(error)}"
+            ) from error
     if module is None:
         where = "beside the config, in the working directory, in the project, or installed"
         raise ConfigError(f"{place}: no module '{parts[0]}' {where}. Mend the name, or pip install {parts[0]}.")
@@ -71,10 +73,10 @@ def _is_module(holder, name):
     return isinstance(inspect.getattr_static(holder, name, None), types.ModuleType)
 
 
-def check_arguments(found, args, kwargs, path, place, partly=False):
+def check_arguments(found, args, kwargs, path, place, partly=False, given=()):
     """ConfigError that names every argument which `found` would not take, or lacks; `partly`: more come later.
 
-    path: where in the config the object stands. place(path): the words for it.
+    path: where in the config the object stands. place(path): the words for it. given: names that the code will give.
     """
     parameters = parameters_of(found)
     kinds = [parameter.kind for parameter in parameters.values()]
@@ -82,7 +84,8 @@ def check_arguments(found, args, kwargs, path, place, partly=False):
     if len(taken) < len(args) and inspect.Parameter.VAR_POSITIONAL not in kinds:
         why = f"{name_of(found)} takes {len(taken)} arguments, and it is called with {len(args)}."
         raise ConfigError(f"{place(path)}: {why}")
-    known = [name for name in _known_to(found) if name not in taken]
+    taken += given
+    known = {name: parameter for name, parameter in _known_to(found).items() if name not in taken}
     wrong = {}
     for name, value in kwargs.items():
         if name in taken:
@@ -91,7 +94,7 @@ def check_arguments(found, args, kwargs, path, place, partly=False):
             inspect.Parameter.VAR_KEYWORD in kinds and _may_be_swallowed(found, name, known)
         ):
             wrong[name] = f"{name_of(found)} has no such argument. {hint(name, known)}"
-        elif isinstance(value, str) and name in parameters and (wanted := _wanted(parameters[name], value)):
+        elif isinstance(value, str) and name in known and (wanted := _wanted(known[name], value)):
             wrong[name] = f"{shown(value)} is text, where {wanted} is wanted."
     told = " ".join(wrong.values())  # an argument that was misspelt is not missing, too
     for parameter in _named(parameters) if not partly else ():
@@ -127,14 +130,14 @@ def _named(parameters):
 
 
 def _known_to(found):
-    """The names of the arguments that `found` takes, and those of its bases as far as **kwargs pass them on."""
+    """{name: inspect.Parameter} of what `found` takes, and its bases as far as **kwargs pass it on."""
     parameters: dict[str, inspect.Parameter] = {}
     for owner in inspect.getmro(found)[:-1] if inspect.isclass(found) else [found]:
         own = parameters_of(owner)
-        parameters |= own
+        parameters = {**own, **parameters}
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
             break
-    return [parameter.name for parameter in _named(parameters)]
+    return {parameter.name: parameter for parameter in _named(parameters)}
 
 
 def _may_be_swallowed(found, name, known):
@@ -163,7 +166,7 @@ def make(found, args, kwargs, path, place, call=True):
         last = extract_tb(error.__traceback__)[-1]
         said = ", ".join(f"{name}={shown(value, 30)}" for name, value in kwargs.items())
         where = f"{os.path.basename(last.filename)}, line {last.lineno}"
-        why = f"{name_of(found)}({said}) raised {type(error).__name__}: {error} ({where})"
+        why = f"{name_of(found)}({said}) raised {type(error).__name__}: {first_line(error)} ({where})"
         raise ConfigError(f"{place(path)}: {why}") from error
 
 
@@ -230,8 +233,8 @@ class Maker:
         """The attribute that `source`, "section.attribute", names."""
         section, *names = source.split(".")
         if section not in self.built:
-            made = ", ".join(self.built) or "nothing"
-            raise ConfigError(f"{self.place(path)}: '{source}': {section} is not made before this; there is {made}.")
+            there = near(section, self.built) or f"There is {', '.join(self.built) or 'nothing'}."
+            raise ConfigError(f"{self.place(path)}: '{source}': {section} is not made before this. {there}")
         if any(name.startswith("_") for name in names):
             raise ConfigError(f"{self.place(path)}: '{source}': a name that begins with _ is not for others.")
         return attribute(self.built[section], names, self.place(path))
