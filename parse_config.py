@@ -82,7 +82,7 @@ class ConfigParser:
         complete = description.with_defaults
         path, content = None, {}
         if resume is not None:
-            runs_dir = None if isinstance(resume, Path) else cls(given)._set_all(changed).runs_dir
+            runs_dir = None if isinstance(resume, Path) else cls(given)._set_all(changed, origins).runs_dir
             path, content = runs.find_checkpoint(resume, runs_dir, run_id, get_logger("config").warning)
         if path is None:
             config = cls(given, None, None, run_id)._set_all(changed, origins)
@@ -176,11 +176,11 @@ class ConfigParser:
     @property
     def runs_dir(self):
         """Where the runs of this name go."""
-        complete = description.with_defaults(self._config)
         for path, why in description.problems(self._config):
-            if path in ("name", "trainer", "trainer.save_dir"):
+            if path in ("name", "trainer", "trainer.save_dir") or "name" not in self._config:
                 raise ConfigError(f"{self.place(path)}: {why}")
-        return Path(complete["trainer"]["save_dir"]).absolute() / complete["name"]
+        settings = description.with_defaults(self._config)["trainer"]
+        return Path(settings["save_dir"]).absolute() / self._config["name"]
 
     @property
     def save_dir(self):

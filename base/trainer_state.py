@@ -6,7 +6,7 @@ import torch
 
 from base.base_data_loader import BaseDataLoader
 from utils import checkpoint, optim, processes, seeds
-from utils.errors import CheckpointError, ConfigError
+from utils.errors import CheckpointError, ConfigError, shown
 from utils.util import as_plain
 
 OWN = ("model", "optimizer", "lr_scheduler")  # attributes with a place of their own in a checkpoint
@@ -40,7 +40,7 @@ def restore(trainer, content, path):
     changes = getattr(trainer.config, "changes", ())
     _refuse_what_can_not_change(changes, content, trainer.config)
     for name, saved, now in changes:
-        trainer.logger.info(f"changed  {name}: {saved!r} → {now!r}")
+        trainer.logger.info(f"changed  {name}: {shown(saved)} → {shown(now)}")
     checkpoint.load_weights(trainer.model, content.get("train_state_dict", content["state_dict"]), path)
     fresh = [dict(group) for optimizer in _optimizers(trainer).values() for group in optimizer.param_groups]
     _restore(trainer.optimizer, content["optimizer"], "optimizer", path)
@@ -100,7 +100,8 @@ def _state_of(value):
 def _restore(value, state, name, path):
     if isinstance(value, (dict, list, tuple)):
         if len(value) != len(state) or (isinstance(value, dict) and value.keys() != state.keys()):
-            raise CheckpointError(f"{path}: holds {len(state)} of {name}, and this run has {len(value)} or others.")
+            there, here = (list(one) if isinstance(one, dict) else len(one) for one in (state, value))
+            raise CheckpointError(f"{path}: holds {there} of {name}, and this run has {here}.")
         for key in value if isinstance(value, dict) else range(len(value)):
             _restore(value[key], state[key], f"{name}.{key}", path)
     elif isinstance(value, torch.nn.Module):
@@ -146,7 +147,7 @@ def _refuse_what_can_not_change(changes, content, config):
     for name, was, now in changes:
         matching = [(when, why) for pattern, when, why in _REFUSALS if re.fullmatch(pattern, name)]
         if matching and holds[matching[0][0]]:
-            raise ConfigError(f"{name}: {was!r} → {now!r}: {matching[0][1]}")
+            raise ConfigError(f"{name}: {shown(was)} → {shown(now)}: {matching[0][1]}")
 
 
 def _refuse_stretching(schedule, state):

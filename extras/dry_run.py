@@ -17,12 +17,12 @@ def show(trainer):
     loaders = trainer._loaders()
     for name, loader in loaders.items():
         print(f"data     {name}: {type(loader.dataset).__name__}, {_sizes(loader)}")
-    print(f"batch    {described(next(iter(next(iter(loaders.values())).first_batches(1)), None))}")
     _keep_first_batches(trainer)
     layers = {name: module for name, module in unwrapped(trainer.model).named_modules() if _is_layer(module)}
     outputs: dict[str, str] = {}
     hooks = [module.register_forward_hook(_noting(outputs, name)) for name, module in layers.items()]
     try:
+        print(f"batch    {described(next(iter(next(iter(loaders.values())).first_batches(1)), None))}")
         numbers = trainer._run_epoch(1)
     except Exception:
         print(description.parts(trainer.config.config))

@@ -84,8 +84,8 @@ def test_missing_argument_is_told_by_its_place(lab):
 
 
 def test_of_a_long_error_of_a_library_the_begin_of_its_first_line_is_told(lab):
-    (lab.folder / "mine.py").write_text("def model():\n    raise ValueError('long ' * 1000 + '\\nsecond line')\n")
-    done = lab.train(toy.config(lab.saved, arch="mine.model"))
+    (lab.folder / "wordy.py").write_text("def model():\n    raise ValueError('long ' * 1000 + '\\nsecond line')\n")
+    done = lab.train(toy.config(lab.saved, arch="wordy.model"))
     assert_config_error(lab, done, "arch: model() raised ValueError: long long")
     assert done.err.count("long") == 300 / len("long ") and "second" not in done.err
 
@@ -236,7 +236,14 @@ def test_device_that_torch_can_not_compute_on_here_is_refused(lab, name):
 @pytest.mark.parametrize("words", [(), ("-r", "latest"), ("-r", "auto")], ids=" ".join)
 def test_trainer_that_is_no_section_is_named_before_a_run_is_looked_for(lab, words, trainer):
     done = lab.train(toy.config(lab.saved) | {"trainer": trainer}, *words)
-    assert_config_error(lab, done, f"trainer: {json.dumps(trainer)} where {{key: value}} is wanted")
+    assert_config_error(lab, done, f"config.json: trainer: {json.dumps(trainer)} where {{key: value}} is wanted")
+
+
+@pytest.mark.parametrize("words", [(), ("-r", "latest"), ("-r", "auto")], ids=" ".join)
+def test_misspelt_name_of_the_experiment_is_told_before_a_run_is_looked_for(lab, words):
+    config = toy.config(lab.saved)
+    config["nmae"] = config.pop("name")
+    assert_config_error(lab, lab.train(config, *words), "config.json: nmae: unknown", "'name'")
 
 
 def test_paths_on_the_command_line_are_relative_to_where_one_stands(lab, monkeypatch):

@@ -127,7 +127,7 @@ class Trainer(BaseTrainer):
                 if left == 0:
                     return
             if done == 0:
-                raise ConfigError("data_loader: no batch. Is the set empty, or smaller than a batch under drop_last?")
+                raise ConfigError(f"{self.config.place('data_loader')}: no batch. Is the set empty, or drop_last true?")
             if self.len_epoch is None:
                 return
             number, done = number + 1, 0

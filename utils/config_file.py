@@ -75,9 +75,10 @@ def key_and_value(override):
         raise ConfigError(f"command line: {path}: write {'null' if text == 'None' else text.lower()}, not {text}.")
     try:
         value = json.loads(text, object_pairs_hook=_keys_once)
+        found = leaves(value, path)
     except (ValueError, RecursionError):
-        value = text
-    for place, inside in leaves(value, path):
+        value, found = text, [(path, text)]
+    for place, inside in found:
         if why := _refused(inside):
             raise ConfigError(f"command line: {place}: {why}")
     return path, value

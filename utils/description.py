@@ -76,8 +76,7 @@ KEYS = (
         "a config that this one changes, relative to this file; sections merge key by key, lists replace, `null` "
         "removes; another `type` drops the old `args`"),
     Key("name", "name", REQUIRED, "the experiment's name; runs go to `save_dir/name/run_id/`"),
-    Key("seed", "whole", 0, "of weights, dropout, the data's order and every example's transforms",
-        ">= 0 < 9223372036854775808"),
+    Key("seed", "whole", 0, "of weights, dropout, the data's order and every example's transforms", ">= 0"),
     Key("deterministic", "switch", False, "`torch.use_deterministic_algorithms`"),
     Key("device", "text", "auto", "`auto`: the accelerator torch finds (CUDA, ROCm, MPS, XPU), else `cpu`; or a name"),
     Key("parallel", "text", "auto", "how to use several GPUs", choices=("auto", "none", "data_parallel")),

@@ -64,7 +64,7 @@ def attribute(holder, names, place):
         if not hasattr(holder, name):
             public = [n for n in dir(holder) if not n.startswith("_") and not _is_module(holder, n)]
             advice = near(name, public) or "Give one of its names, or a dotted path."
-            raise ConfigError(f"{place}: no '{name}' in {name_of(holder)}. {advice}")
+            raise ConfigError(f"{place}: no '{name[:80]}' in {name_of(holder)}. {advice}")
         holder = getattr(holder, name)
     return holder
 
@@ -94,8 +94,8 @@ def check_arguments(found, args, kwargs, path, place, partly=False, given=()):
             inspect.Parameter.VAR_KEYWORD in kinds and _may_be_swallowed(found, name, known)
         ):
             wrong[name] = f"{name_of(found)} has no such argument. {hint(name, known)}"
-        elif isinstance(value, str) and name in known and (wanted := _wanted(known[name], value)):
-            wrong[name] = f"{shown(value)} is text, where {wanted} is wanted."
+        elif name in known and (wanted := _wanted(known[name], value)):
+            wrong[name] = f"{shown(value)} where {wanted} is wanted."
     told = " ".join(wrong.values())  # an argument that was misspelt is not missing, too
     for parameter in _named(parameters) if not partly else ():
         name = parameter.name
@@ -109,12 +109,13 @@ _SWITCHES = ("true", "false", "yes", "no", "on", "off", "none", "null")  # which
 _WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
-def _wanted(parameter, text):
-    """What a parameter wants, by its annotation or its default, where it can't be text."""
+def _wanted(parameter, value):
+    """What a parameter wants, by its annotation or its default, where it can't be this text or this fraction."""
     kind = getattr(parameter.annotation, "__name__", parameter.annotation)
     if isinstance(parameter.default, bool):
-        kind = "bool" if text.lower() in _SWITCHES else None
-    return None if isinstance(parameter.default, str) else _WANTED.get(kind)
+        kind = "bool" if str(value).lower() in _SWITCHES else None
+    wrong = isinstance(value, str) or (isinstance(value, float) and kind == "int")
+    return _WANTED.get(kind) if wrong and not isinstance(parameter.default, str) else None
 
 
 def parameters_of(found):

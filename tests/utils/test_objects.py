@@ -240,7 +240,7 @@ def test_an_argument_of_a_base_that_is_not_passed_on_is_refused_before_it_is_con
 @pytest.mark.parametrize("text", ["false", "False", "true", "no", "off", "null"])
 def test_text_for_a_switch_is_refused(text):
     said = message(make, Switches, fused=text)
-    assert said == f'config.json: arch.args.fused: "{text}" is text, where true or false is wanted.'
+    assert said == f'config.json: arch.args.fused: "{text}" where true or false is wanted.'
 
 
 @pytest.mark.parametrize("given", [{"fused": True}, {"foreach": "false"}, {"mode": "off"}, {"fused": "maybe"}], ids=str)
@@ -366,7 +366,7 @@ def test_a_section_that_is_not_made_yet_is_named_with_those_that_are():
     built.built |= {"data_loader": 1, "arch": 2}
     said = message(built.make, {"type": "Pair", "args": {"first": {"from": "optimizer.lr"}}}, HOME, "loss")
     assert said == (
-        "config.json: loss.args.first: 'optimizer.lr': optimizer is not made before this; there is data_loader, arch."
+        "config.json: loss.args.first: 'optimizer.lr': optimizer is not made before this. There is data_loader, arch."
     )
 
 
