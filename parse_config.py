@@ -103,9 +103,15 @@ class ConfigParser:
     def _set_all(self, values, origins=()):
         """Set keys by their dotted paths; ConfigError with the nearest name where there is no such key."""
         self.origins = dict(origins)
+        wrong = []
         for path, value in values.items():
-            nested.set_value(self._config, path, value)
+            try:
+                nested.set_value(self._config, path, value)
+            except ConfigError as error:
+                wrong.append(str(error))
             self.origins = nested.with_origin(self.origins, path, "command line")
+        if wrong:
+            raise ConfigError("\n".join(wrong))
         return self
 
     def check(self):
@@ -127,7 +133,8 @@ class ConfigParser:
         return f"{nested.origin_of(self.origins, path) or self.source}: {path}"
 
     def table(self):
-        """Every value, its dotted path before it and what set it behind it, a line each."""
+        """Check, then: every value, its dotted path before it and what set it behind it, a line each."""
+        self.check()
         rows = [(path, shown(value)) for path, value in nested.leaves(self._config)]
         wide, most = max(len(path) for path, _ in rows), max(len(value) for _, value in rows)
         line, origins = f"{{:<{wide}}}  {{:<{min(most, 24)}}}  {{}}", self.origins

@@ -14,6 +14,8 @@ from utils.errors import ConfigError, exit_code
 
 def main(config, split="test"):
     """{name: number} of the checkpoint `config.resume` on a split of its data; also written into the run's folder."""
+    if isinstance(config.get("trainer"), dict):
+        config["trainer"].update(save_dir=".", tensorboard=False)  # an evaluation writes to neither
     config.check()
     if config.checkpoint is None:
         raise ConfigError("-r: no run of this name has a checkpoint.")
@@ -92,7 +94,6 @@ def run():
     """The whole command; what it raises, `exit_code` tells."""
     config = ConfigParser.from_args(parser())
     if config.asked.check:
-        config.check()
         print(config.table())
     else:
         main(config, config.asked.split)

@@ -6,17 +6,15 @@ python train.py -r saved/mnist/RUN/latest.pth              go on with a run
 """
 
 import sys
-from collections import namedtuple
 
 from parse_config import ConfigParser
 from utils import command_line, imports
 from utils.errors import exit_code
 
-Option = namedtuple("Option", "flags type target")
 OPTIONS = (
-    Option(["--lr"], float, "optimizer;args;lr"),
-    Option(["--bs"], int, "data_loader;args;batch_size"),
-    Option(["--overfit"], int, "trainer;overfit"),
+    (["--lr"], float, "optimizer;args;lr"),
+    (["--bs"], int, "data_loader;args;batch_size"),
+    (["--overfit"], int, "trainer;overfit"),
 )
 
 
@@ -39,9 +37,8 @@ def main(config, then=lambda trainer: trainer.train()):
         optimizer = build.optimizer(config, model)
         lr_scheduler = build.schedule(config, optimizer, data_loader)
         parts = (build.wrapped(config, model, device), criterion, metrics, optimizer, config)
-        more = {"device": device, "lr_scheduler": lr_scheduler}
-        more |= {"data_loader": data_loader, "valid_data_loader": valid_data_loader}
-        return then(config.init_obj("trainer", None, *parts, **more))
+        more = {"device": device, "data_loader": data_loader, "valid_data_loader": valid_data_loader}
+        return then(config.init_obj("trainer", None, *parts, **more, lr_scheduler=lr_scheduler))
     finally:
         processes.leave()
 
@@ -58,7 +55,6 @@ def run():
     """The whole command; what it raises, `exit_code` tells."""
     config = ConfigParser.from_args(parser(), OPTIONS)
     if config.asked.check:
-        config.check()
         print(config.table())
     elif config.asked.dry_run:
         main(config, imports.optional("extras.dry_run", "--dry-run").show)

@@ -43,7 +43,8 @@ class BaseDataLoader(DataLoader):
     """
 
     seed = 0  # the run's; the trainer sets it
-    limit = None  # batches of a pass, of a stream
+    limit = None  # batches of a pass
+    fixed: Any = None  # the indices of each batch, the same in every pass
 
     def __init__(
         self,
@@ -65,11 +66,9 @@ class BaseDataLoader(DataLoader):
         self.n_samples = len(dataset) if hasattr(dataset, "__len__") else None
         own = {"dataset": dataset, "batch_size": batch_size, "shuffle": shuffle, "collate_fn": collate_fn}
         self.init_kwargs = {**own, "num_workers": num_workers, **dataloader_kwargs}
-        arguments = dict(self.init_kwargs)
         sampler, self.valid_sampler = self._split_sampler(validation_split)
-        if sampler is not None:
-            arguments |= {"sampler": sampler, "shuffle": False}
-        super().__init__(**arguments)
+        drawn = {"sampler": sampler, "shuffle": False} if sampler is not None else {}
+        super().__init__(**self.init_kwargs | drawn)
         self._epoch = 1
         self._planner = _Planner()
         self._inner = None
@@ -109,12 +108,8 @@ class BaseDataLoader(DataLoader):
         if isinstance(self.dataset, IterableDataset):
             made.n_samples = self.n_samples and min(self.n_samples, count * (self.batch_size or 1))
         else:
-            batches = self._batches(1)[:count]
-            made.n_samples, made.valid_sampler = sum(map(len, batches)), None
-            if self.batch_sampler is None:
-                vars(made)["sampler"] = [row for batch in batches for row in batch]
-            else:
-                vars(made)["batch_sampler"] = batches  # past torch, which forbids to set it
+            made.fixed, made.valid_sampler = self._batches(1)[:count], None
+            made.n_samples = sum(map(len, made.fixed))
         return made
 
     def write_split(self, path):
@@ -137,9 +132,8 @@ class BaseDataLoader(DataLoader):
         self._epoch = epoch
 
     def __iter__(self):
-        epoch = self._epoch
         self._epoch += 1
-        return self.batches_of(epoch)
+        return self.batches_of(self._epoch - 1)
 
     def batches_of(self, epoch, start=0):
         """Yield the batches of a pass from batch `start` on; what lies before it is not loaded."""
@@ -178,13 +172,17 @@ class BaseDataLoader(DataLoader):
 
     def _batches(self, epoch):
         """The indices of each batch of a pass; the sampler is drawn whole from (seed, epoch)."""
+        if self.fixed is not None:
+            return self.fixed
         samplers: list[Any] = [self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)]
+        drawn = int(seeds.example_seeds(self.seed, epoch, 1)[0])
         for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
             if isinstance(getattr(sampler, "generator", None), torch.Generator):
-                sampler.generator.manual_seed(int(seeds.example_seeds(self.seed, epoch, 1)[0]))
-        with seeds.drawn_from(self.seed, epoch):
+                sampler.generator.manual_seed(drawn)
+        with seeds.untouched():
+            seeds.set_host(drawn)
             return [[i] for i in self.sampler] if self.batch_sampler is None else list(self.batch_sampler)
 
     def _read_stream(self, epoch, start):
@@ -202,7 +200,7 @@ class BaseDataLoader(DataLoader):
             rows,
             batch_size=None,
             sampler=planner,
-            num_workers=self.num_workers if planner else min(self.num_workers, 1),
+            num_workers=self.num_workers if planner is not None else min(self.num_workers, 1),
             collate_fn=_as_it_is,
             worker_init_fn=functools.partial(_start_worker, self.worker_init_fn),
             generator=torch.Generator(),

@@ -1,12 +1,12 @@
 """`python train.py … --dry-run`: one training and one validation batch, and what they met; nothing is written."""
 
-import resource
 import sys
 
 import torch
 
-from utils import description, inf_loop, optim
+from utils import description, inf_loop, optim, processes
 from utils.checkpoint import unwrapped
+from utils.errors import Failure
 
 MIB = 2**20
 ASIDE = ("lr", "samples_per_second", "data_wait")  # numbers of an epoch that one batch does not tell
@@ -14,28 +14,31 @@ ASIDE = ("lr", "samples_per_second", "data_wait")  # numbers of an epoch that on
 
 def show(trainer):
     """Run one batch through a complete trainer and print data, layers, memory and numbers; return the numbers."""
+    say = print if processes.is_main() else lambda line: None
     loaders = trainer._loaders()
     for name, loader in loaders.items():
-        print(f"data     {name}: {type(loader.dataset).__name__}, {_sizes(loader)}")
+        say(f"data     {name}: {type(loader.dataset).__name__}, {_sizes(loader)}")
     _keep_first_batches(trainer)
     layers = {name: module for name, module in unwrapped(trainer.model).named_modules() if _is_layer(module)}
     outputs: dict[str, str] = {}
     hooks = [module.register_forward_hook(_noting(outputs, name)) for name, module in layers.items()]
     try:
-        print(f"batch    {described(next(iter(next(iter(loaders.values())).first_batches(1)), None))}")
+        for loader in list(loaders.values())[:1]:
+            say(f"batch    {described(next(iter(loader.first_batches(1)), None))}")
         numbers = trainer._run_epoch(1)
-    except Exception:
-        print(description.parts(trainer.config.config))
+    except Exception as error:
+        if not isinstance(error, Failure):
+            say(description.parts(trainer.config.config))
         raise
     finally:  # where a layer raises, those before it are what one wants to see
-        print(_table(trainer.model, layers, outputs))
+        say(_table(trainer.model, layers, outputs))
         for hook in hooks:
             hook.remove()
         for loader in trainer._loaders().values():
             loader.close()
-    print(f"memory   {_memory(trainer)}")
-    shown = [f"{name} {value:.4g}" for name, value in numbers.items() if name not in ASIDE and isinstance(value, float)]
-    print(f"numbers  {'  '.join(shown)}")
+    say(f"memory   {_memory(trainer)}")
+    told = [f"{name} {value:.4g}" for name, value in numbers.items() if name not in ASIDE and isinstance(value, float)]
+    say(f"numbers  {'  '.join(told)}")
     return numbers
 
 
@@ -102,6 +105,8 @@ def _table(model, layers, outputs):
 
 def _memory(trainer):
     """What the weights take, what the optimizer keeps, and the most that was taken at once."""
+    import resource  # which Windows has not
+
     parameters = list(trainer.model.parameters())
     optimizers = trainer.optimizer.values() if isinstance(trainer.optimizer, dict) else [trainer.optimizer]
     kept = [value for one in optimizers for state in one.state.values() for value in state.values()]

@@ -48,9 +48,8 @@ class TensorboardWriter:
     def numbers(self, values, step):
         """Write {name: number} at a step, under their names as they are."""
         writer = self.open()
-        if writer is not None:
-            for name, value in values.items():
-                writer.add_scalar(name, value, step)
+        for name, value in values.items() if writer is not None else ():
+            writer.add_scalar(name, value, step)
 
     def flush(self):
         if self._writer is not None:
@@ -69,11 +68,11 @@ class TensorboardWriter:
             writer = self.open()
             if writer is None:
                 return None
-            method = getattr(writer, name)
-            if "global_step" in inspect.signature(method).parameters:
+            method, signature = getattr(writer, name), inspect.signature(getattr(writer, name))
+            if "global_step" in signature.parameters:
                 if args and isinstance(args[0], str) and name not in self.UNTAGGED:
                     args = (f"{args[0]}/{self.mode}", *args[1:])
-                if "global_step" not in inspect.signature(method).bind_partial(*args, **kwargs).arguments:
+                if "global_step" not in signature.bind_partial(*args, **kwargs).arguments:
                     kwargs["global_step"] = self.step
             return method(*args, **kwargs)
 

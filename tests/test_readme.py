@@ -165,8 +165,8 @@ def test_the_commands_of_the_readme_are_commands():
     for _, script, *words in commands:
         parser = {"train.py": train, "test.py": _test_script()}[script].parser()
         if script == "train.py":
-            for option in train.OPTIONS:
-                parser.add_argument(*option.flags, type=option.type)
+            for flags, kind, _ in train.OPTIONS:
+                parser.add_argument(*flags, type=kind)
         given = parser.parse_intermixed_args(words)
         changed = dict(map(key_and_value, given.overrides))
         ConfigParser(json.loads((ROOT / "config.json").read_text(encoding="utf-8")))._set_all(changed).check()

@@ -19,9 +19,12 @@ def training(config):
 
 def validation(config, data_loader):
     """The validation data: of its own section, one or {name: loader}, or split off `data_loader`; None without."""
-    if batches := config["trainer"]["overfit"]:
+    sets, batches = config.get("valid_data_loader"), config["trainer"]["overfit"]
+    if batches and sets and "type" not in sets:
+        return {name: data_loader.first_batches(batches) for name in sets}
+    if batches:
         return data_loader.first_batches(batches)
-    if config.get("valid_data_loader") is None:
+    if sets is None:
         return data_loader.split_validation()
     made = config.init_obj("valid_data_loader")
     for name, loader in made.items() if isinstance(made, dict) else [("", made)]:
@@ -35,10 +38,8 @@ def _loader(config, path, made):
     _expect(made, BaseDataLoader, config.place(path))
     if hasattr(made.dataset, "__len__") and len(made) == 0:
         argument = "drop_last" if made.drop_last and made.n_samples else "dataset"
-        why = (
-            f"{made.n_samples} samples give no batch of batch_size {made.batch_size}. Give a smaller one, or more data."
-        )
-        raise ConfigError(f"{config.place(f'{path}.args.{argument}')}: {why}")
+        why = f"{made.n_samples} samples give no batch of batch_size {made.batch_size}"
+        raise ConfigError(f"{config.place(f'{path}.args.{argument}')}: {why}. Give a smaller one, or more data.")
     return made
 
 

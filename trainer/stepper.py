@@ -1,6 +1,7 @@
 """The optimizer's side of a step: how weights move. The trainer says when."""
 
 import copy
+import itertools
 from contextlib import nullcontext
 
 import torch
@@ -103,10 +104,9 @@ class Stepper:
             kept.copy_(now)
 
     def _rescale(self, factor):
-        for optimizer in self.optimizers:
-            for parameter in _parameters(optimizer):
-                if parameter.grad is not None:
-                    parameter.grad.mul_(factor)
+        for parameter in itertools.chain(*map(_parameters, self.optimizers)):
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
     def end_epoch(self, monitored=None):
         """Step the schedules that count epochs; one that waits for a plateau only when its number was measured."""

@@ -23,7 +23,6 @@ class Trainer(BaseTrainer):
     """
 
     COUNTERS = (*BaseTrainer.COUNTERS, "cursor", "validated", "logged")
-    MEASURES: tuple[str, ...] = ()  # names that a loop of yours adds to an epoch's numbers, for `trainer.monitor`
 
     def __init__(
         self,
@@ -206,13 +205,9 @@ class Trainer(BaseTrainer):
         total, count = self.train_metrics.loss_so_far()
         if processes.any_of_all(not math.isfinite(total)):
             self._checkpoints.wait()
-            said = (
-                f"The training loss is {total} in epoch {self.epoch + 1}, step {self.step}; stopped before saving it."
-            )
-            advice = (
-                f"The last good one: {self._newest_name()}. Lower optimizer.args.lr, or set trainer.clip_grad_norm."
-            )
-            raise Diverged(f"{said}\n{advice}")
+            where = f"in epoch {self.epoch + 1}, step {self.step}; stopped before saving it."
+            advice = "Lower optimizer.args.lr, or set trainer.clip_grad_norm."
+            raise Diverged(f"The training loss is {total} {where}\nThe last good one: {self._newest_name()}. {advice}")
         return total, count
 
     def _evaluated(self):

@@ -99,10 +99,9 @@ class Writer:
             for path in paths[1:]:
                 link(paths[0], path)
             afterwards()
-        except SaveError as error:
-            self._error = error
         except Exception as error:  # nothing may be lost in a thread
-            self._error = SaveError(f"{paths[0]}: could not be saved, linked or tidied: {error}")
+            why = f"{paths[0]}: could not be saved, linked or tidied: {error}"
+            self._error = error if isinstance(error, SaveError) else SaveError(why)
 
 
 def _buffer(kept, source):

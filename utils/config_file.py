@@ -9,7 +9,7 @@ from typing import Any
 
 from utils import imports
 from utils.errors import ConfigError, shown
-from utils.nested import leaves, merged, origin_of, with_origin
+from utils.nested import leaves, merged, origin_of
 
 TWICE = "\0twice"  # stands in for the value of a key that stands twice, until `_refuse` can say where
 
@@ -29,10 +29,9 @@ def resolve(path, name=None, above=()):
         raise ConfigError(f"{path}: extends: '{below}' extends this file in turn. Take one of the two out.")
     else:
         config, origins = resolve(path.parent / below, below, (*above, path.resolve()))
-    for leaf, _ in leaves(content):
-        origins = with_origin(origins, leaf, name or path.name)
+    origins |= dict.fromkeys(dict(leaves(content)), name or path.name)
     made = merged(config, content)
-    return made, {leaf: origin_of(origins, leaf) for leaf, _ in leaves(made)}
+    return made, {leaf: origins.get(leaf) or origin_of(origins, leaf) for leaf, _ in leaves(made)}
 
 
 def read(path):

@@ -184,7 +184,7 @@ def _problems_of(key, value):
     kinds = key.kinds.split()
     if not any(KINDS[kind][1](value) for kind in kinds):
         wrong = f"{shown(value)} where {' or '.join(KINDS[kind][0] for kind in kinds)} is wanted."
-        return _unknown_words(key.path, value) or [(key.path, wrong)]
+        return _unknown_words(key, value) or [(key.path, wrong)]
     if key.choices and value not in key.choices:
         return [(key.path, f"no '{value}'. {hint(value, key.choices)}")]
     for sign, limit in re.findall(r"([<>]=?) (\S+)", key.bounds) if value is not None else ():
@@ -192,7 +192,7 @@ def _problems_of(key, value):
             return [(key.path, f"{shown(value)}; it has to be {sign} {limit}.")]
     if key.path == "trainer.save_dir" and (why := _why_not_writable(value)):
         return [(key.path, why)]
-    return _unknown_words(key.path, value)
+    return _unknown_words(key, value)
 
 
 def _why_not_writable(given):
@@ -204,15 +204,16 @@ def _why_not_writable(given):
     return f"{folder} can't be made in {there}. Give another folder."
 
 
-def _unknown_words(path, value):
+def _unknown_words(key, value):
     """What is wrong with the words of an object, or of each in a list or dict of them."""
-    names = path.split(".")
-    if names[0] not in SECTIONS or "args" in names or not isinstance(value, (dict, list)):
+    names = key.path.split(".")
+    wanted = list if key.kinds == "list" else dict
+    if names[0] not in SECTIONS or "args" in names or not isinstance(value, wanted):
         return []
-    if isinstance(value, list) or not looks_like_object(value):
-        items = enumerate(value) if isinstance(value, list) else value.items()
-        return [line for name, item in items for line in _problems_of(OBJECT._replace(path=f"{path}.{name}"), item)]
-    return _problems_in(path, value)
+    if wanted is dict and looks_like_object(value):
+        return _problems_in(key.path, value)
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return [line for name, item in items for line in _problems_of(OBJECT._replace(path=f"{key.path}.{name}"), item)]
 
 
 def _problems_together(config, trainer):

@@ -8,7 +8,6 @@ from utils.description import HOMES
 from utils.errors import ConfigError, near
 from utils.metrics import RESERVED
 from utils.nested import at
-from utils.objects import name_of
 
 UNMADE = object()  # stands for what will be made
 BASES = {  # of the classes of a home
@@ -40,7 +39,8 @@ class Examiner(objects.Maker):
 
     def read_off(self, source, path):
         """Whether the object will be there by then; its attributes are not known yet."""
-        return UNMADE if source.partition(".")[0] in self.built else super().read_off(source, path)
+        is_there = source.partition(".")[0] in self.built and "._" not in source
+        return UNMADE if is_there else super().read_off(source, path)
 
     def make(self, spec, home, path, args=(), kwargs=None, call=True):
         try:
@@ -67,7 +67,7 @@ class Examiner(objects.Maker):
         if section in objects.FUNCTIONS and not inspect.isclass(found):
             return (UNMADE, UNMADE), ()  # output, target
         if section == "trainer":
-            return (), objects.parameters_of(self.trainer).keys() - {"len_epoch"}
+            return (UNMADE,) * 5, ("device", "data_loader", "valid_data_loader", "lr_scheduler")  # see train.py
         if section == "lr_scheduler":
             from utils.optim import planned_arguments
 
@@ -78,21 +78,22 @@ class Examiner(objects.Maker):
         """What is wrong between the objects found: (path, why)."""
         settings = config["trainer"]
         monitored = (*settings["monitor"].split(), "")[1]
-        loop = getattr(self.found.get("trainer"), "_train_epoch", None)
-        ours = loop is self.trainer._train_epoch  # another may measure and step as it likes
+        kind, loops = self.found.get("trainer"), ("_train_epoch", "_run_epoch", "_valid_epoch")
+        ours = all(getattr(kind, name, None) is getattr(self.trainer, name) for name in loops)  # another may differ
         for path, found in self.found.items():
-            if path.startswith("lr_scheduler") and name_of(found) == "ReduceLROnPlateau":
+            if path.startswith("lr_scheduler") and objects.name_of(found) == "ReduceLROnPlateau":
                 if not monitored:
                     yield "trainer.monitor", "is off, but ReduceLROnPlateau waits for a number, as 'min val_loss'."
                 if at(config, path).get("interval") == "step":
                     yield f"{path}.interval", "ReduceLROnPlateau waits for validations; leave it out."
             for name in PERIODS if path.startswith("lr_scheduler") else ():
-                if at(config, path)["args"].get(name) in (0, -1):
+                period = at(config, path)["args"].get(name)
+                if isinstance(period, int) and period < 1:
                     yield f"{path}.args.{name}", "it has to be >= 1."
             if ours and path.startswith("optimizer") and _wants_closure(found):
                 yield f"{path}.type", f"{found.__name__} asks for the loss again and again; our loop gives it once."
         measured = self._measured(config) if ours else []
-        names = [*RESERVED, *measured[1 : len(config["metrics"]) + 1]]
+        names = [*RESERVED[1:], *measured]
         if twice := [name for name in names if names.count(name) > 1]:
             yield "metrics", f"two numbers would be called '{twice[0]}'; give one of them another 'name'."
         if monitored and measured and monitored not in measured:
@@ -109,12 +110,12 @@ class Examiner(objects.Maker):
         found = [self.found.get(f"metrics.{i}") for i in range(len(metrics))]
         if loader is None or None in found:
             return []
-        names = ["loss", *(spec.get("name") or name_of(kind) for spec, kind in zip(metrics, found))]
+        names = ["loss", *(spec.get("name") or objects.name_of(kind) for spec, kind in zip(metrics, found))]
         sets = config["valid_data_loader"]
-        one = "type" in sets if sets else _may_split(loader, config["data_loader"]["args"])
-        one = one or config["trainer"]["overfit"]
+        split = config["trainer"]["overfit"] or _may_split(loader, config["data_loader"]["args"])
+        one = "type" in sets if sets else split
         prefixes = ["", "val_"] if one else ["", *(f"val_{name}_" for name in sets or ())]
-        return [prefix + name for prefix in prefixes for name in names] + list(self.found["trainer"].MEASURES)
+        return [prefix + name for prefix in prefixes for name in names]
 
 
 def _not_fit(found, section):

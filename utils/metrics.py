@@ -7,6 +7,7 @@ import torch
 
 from utils import devices, processes
 from utils.errors import ConfigError
+from utils.objects import name_of
 
 RESERVED = ("loss", "loss_count", "epoch", "step", "lr", "seconds", "samples_per_second", "data_wait", "partial")
 
@@ -34,10 +35,6 @@ class Metrics:
             raise ConfigError(f"metrics: '{alone[0]}' {why}")
         self._examples = 0
         self.reset()
-
-    def names(self):
-        """The names of the numbers, as `result` gives them."""
-        return [self.prefix + name for name in ("loss", *self._functions, *self._objects)]
 
     def reset(self):
         self._sums = {}  # on the device, by name; "loss_count" where the criterion counts something else than examples
@@ -107,11 +104,6 @@ class Metrics:
             self._sums = {name: total.to(self.device, self._dtype) for name, total in state["sums"].items()}
         for name in state["objects"].keys() & self._objects.keys():
             _restore(self._objects[name], state["objects"][name], self.device)
-
-
-def name_of(metric):
-    """What a metric is called in the log: its `__name__`, or else its class's."""
-    return getattr(metric, "__name__", type(metric).__name__)
 
 
 def _is_object(metric):

@@ -67,8 +67,8 @@ def set_value(config, path, value, source="command line"):
 
 def _takes_any(names):
     """Whether any key may stand there: in an object's args, in `extra`, in a key that takes arguments."""
-    kinds = PATHS[".".join(names[:2])].kinds if ".".join(names[:2]) in PATHS else ""
-    return "args" in names or names[:1] == ["extra"] or "args" in kinds.split()
+    path = ".".join(names[:2])
+    return "args" in names or names[:1] == ["extra"] or (path in PATHS and "args" in PATHS[path].kinds.split())
 
 
 def leaves(value, path=""):

@@ -49,9 +49,8 @@ def _module_of(parts, place, judge):
             why = f"'{tried}' wants '{wanted}', which isn't installed: pip install {wanted}."
             raise ConfigError(f"{place}: {why}") from error
         except Exception as error:
-            raise ConfigError(
-                f"{place}: importing '{tried}' raised {type(error).__name__}: {first_line(error)}"
-            ) from error
+            why = f"importing '{tried}' raised {type(error).__name__}: {first_line(error)}"
+            raise ConfigError(f"{place}: {why}") from error
     if module is None:
         where = "beside the config, in the working directory, in the project, or installed"
         raise ConfigError(f"{place}: no module '{parts[0]}' {where}. Mend the name, or pip install {parts[0]}.")
@@ -84,15 +83,16 @@ def check_arguments(found, args, kwargs, path, place, partly=False, given=()):
     if len(taken) < len(args) and inspect.Parameter.VAR_POSITIONAL not in kinds:
         why = f"{name_of(found)} takes {len(taken)} arguments, and it is called with {len(args)}."
         raise ConfigError(f"{place(path)}: {why}")
+    known, swallows, wrong = _known_to(found), inspect.Parameter.VAR_KEYWORD in kinds, {}
+    if not swallows and (refused := [name for name in given if name not in known]):
+        why = f"{name_of(found)} does not take {', '.join(refused)}, which the code gives; add **kwargs to it."
+        raise ConfigError(f"{place(path)}: {why}")
     taken += given
-    known = {name: parameter for name, parameter in _known_to(found).items() if name not in taken}
-    wrong = {}
+    known = {name: parameter for name, parameter in known.items() if name not in taken}
     for name, value in kwargs.items():
         if name in taken:
             wrong[name] = "is given by the code; leave it out."
-        elif name not in known and not (
-            inspect.Parameter.VAR_KEYWORD in kinds and _may_be_swallowed(found, name, known)
-        ):
+        elif name not in known and not (swallows and _may_be_swallowed(found, name, known)):
             wrong[name] = f"{name_of(found)} has no such argument. {hint(name, known)}"
         elif name in known and (wanted := _wanted(known[name], value)):
             wrong[name] = f"{shown(value)} where {wanted} is wanted."

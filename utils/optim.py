@@ -16,9 +16,8 @@ def lean(cls):
 
     The class keeps its name and base, so isinstance, state_dicts and hooks are as ever. All else is returned as is.
     """
-    if not (
-        inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer) and cls.__module__.startswith("torch.optim.")
-    ):
+    is_optimizer = inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer)
+    if not (is_optimizer and cls.__module__.startswith("torch.optim.")):
         return cls
     plain_step = inspect.unwrap(cls.step)
 
@@ -74,6 +73,5 @@ def planned_arguments(cls, given, updates, updates_per_epoch, rates, mode):
         known["steps_per_epoch"] = updates_per_epoch
     if "T_max" not in given:
         known["T_max"] = updates
-    accepted = parameters_of(cls)
-    left_out = accepted.keys() - given.keys()
+    left_out = parameters_of(cls).keys() - given.keys()
     return {name: value for name, value in known.items() if name in left_out and value is not None}

@@ -24,39 +24,31 @@ def create(parent, run_id=None):
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for i in itertools.count(1):
-            try:
+            with suppress(FileExistsError):
                 folder = parent / (name if i == 1 else f"{name}-{i}")
                 folder.mkdir()
                 return folder
-            except FileExistsError:
-                continue
     except OSError as error:
         raise ConfigError(f"trainer.save_dir: {parent.absolute()} can't be written to: {error.strerror}.") from error
 
 
 def newest_first(parent):
     """The runs in a folder, the latest begun first."""
-    begun = {}
-    for path in Path(parent).glob("*/environment.json"):
-        begun[path.parent] = datetime.fromisoformat(config_file.read(path)["time"])
-    return sorted(begun, key=lambda folder: begun[folder], reverse=True)
+    noted = Path(parent).glob("*/environment.json")
+    begun = {path.parent: datetime.fromisoformat(config_file.read(path)["time"]) for path in noted}
+    return sorted(begun, key=begun.__getitem__, reverse=True)
 
 
 def checkpoints(folder):
     """The checkpoints of a run that a resume may start from, newest first: latest.pth, then the kept ones by epoch."""
-    kept = sorted(kept_checkpoints(folder), reverse=True)
-    latest = Path(folder) / "latest.pth"
-    return ([latest] if latest.exists() else []) + [path for _, path in kept]
+    kept = [path for _, path in reversed(kept_checkpoints(folder))]
+    return [path for path in (Path(folder) / "latest.pth", *kept) if path.exists()]
 
 
 def kept_checkpoints(folder):
     """[(epoch, path)] of the checkpoint-epochN.pth in a run's folder, by number."""
-    found = []
-    for path in Path(folder).glob("checkpoint-epoch*.pth"):
-        number = path.stem.removeprefix("checkpoint-epoch")
-        if number.isdecimal():
-            found.append((int(number), path))
-    return sorted(found)
+    named = {path.stem.removeprefix("checkpoint-epoch"): path for path in Path(folder).glob("checkpoint-epoch*.pth")}
+    return sorted((int(number), path) for number, path in named.items() if number.isdecimal())
 
 
 def newest_checkpoint(folder, warn):

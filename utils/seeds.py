@@ -63,14 +63,6 @@ def untouched_devices():
         set_state(before)
 
 
-@contextmanager
-def drawn_from(seed, epoch):
-    """The block draws what (seed, epoch) says; the generators are put back afterwards."""
-    with untouched():
-        set_host(int(example_seeds(seed, epoch, 1)[0]))
-        yield
-
-
 def state():
     """Where every generator stands, in tensors and plain values."""
     kind, keys, *rest = np.random.get_state()

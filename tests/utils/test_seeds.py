@@ -115,14 +115,6 @@ def test_an_untouched_block_that_raises_leaves_no_trace():
     assert draws() == expected
 
 
-def test_a_block_drawn_from_a_seed_and_a_pass_repeats():
-    with seeds.drawn_from(5, 2):
-        first = draws()
-    draws()
-    with seeds.drawn_from(5, 2):
-        assert draws() == first
-
-
 def test_the_state_goes_through_a_checkpoint_and_gives_the_same_draws(tmp_path):
     draws()  # an odd number of normal ones: each generator keeps a second for later
     checkpoint.save(seeds.state(), tmp_path / "state.pth")
