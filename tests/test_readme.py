@@ -172,6 +172,14 @@ def test_the_commands_of_the_readme_are_commands():
         ConfigParser(json.loads((ROOT / "config.json").read_text(encoding="utf-8")))._set_all(changed).check()
 
 
+def test_what_the_readme_says_a_mistake_is_told_is_what_is_told(lab):
+    block = re.search(r"<!-- told -->\n```\n(.*?)```", readme(), re.S).group(1)
+    commands = re.findall(r"^\$ python train.py -c config.json (.*)\n((?:[^$].*\n)+)", block, re.M)
+    assert len(commands) == block.count("$ ") > 1
+    for words, told in commands:
+        assert lab.train(ROOT / "config.json", *shlex.split(words)).err == told
+
+
 def test_the_exit_codes_in_the_readme_are_those_of_the_errors():
     from utils.errors import Failure, Stopped
 
