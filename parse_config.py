@@ -34,6 +34,7 @@ class ConfigParser:
         self.reuses = False  # a folder of this run_id, begun before and without a checkpoint
         self.origins = {}  # dotted path of a value → what set it
         self.asked = None  # the parsed command line
+        self.folders = []  # of the file given with -c and of those it extends
         self._folder = None
         self._maker = objects.Maker(self.place, self._judge)
         given = (modification or {}).items()
@@ -49,15 +50,15 @@ class ConfigParser:
         """
         targets = {}
         for flags, kind, target in options:
-            made = args.add_argument(*flags, default=None, type=kind)
-            targets[made.dest] = target.replace(";", ".") if isinstance(target, str) else ".".join(target)
+            path = target.replace(";", ".") if isinstance(target, str) else ".".join(target)
+            targets[args.add_argument(*flags, default=None, type=kind, help=f"short for {path}=").dest] = path
         parsed = args.parse_intermixed_args()  # KEY=VALUE may stand between the flags
         if getattr(parsed, "device", None) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = parsed.device
         changed = {path: getattr(parsed, name) for name, path in targets.items() if getattr(parsed, name) is not None}
         changed |= dict(map(config_file.key_and_value, getattr(parsed, "overrides", ())))
         file = Path(parsed.config).absolute() if parsed.config else None
-        given, origins = config_file.resolve(file) if file else ({}, {})
+        given, origins, folders = config_file.resolve(file) if file else ({}, {}, [])
         run_id, resume = getattr(parsed, "run_id", None), parsed.resume
         if run_id is not None and (run_id in ("", ".", "..") or Path(run_id).name != run_id):
             raise ConfigError(f"--run-id '{run_id}' can't be a folder's name; leave slashes out.")
@@ -65,12 +66,12 @@ class ConfigParser:
             resume = Path(resume).absolute()
         elif file is None:
             raise ConfigError("Say which config: add -c config.json, or -r CHECKPOINT to go on with a run.")
-        imports.add([*([file.parent] if file else []), Path.cwd()])
+        imports.add([*folders, Path.cwd()])
         os.chdir(imports.ROOT)
         config = cls._resumed(resume, given, origins, changed, run_id)
         config.trust = getattr(parsed, "trust", False)
         config.source = file.name if file else config.resume.name
-        config.asked, parsed.config = parsed, file
+        config.asked, config.folders = parsed, folders
         if not hasattr(parsed, "check"):  # a script of one's own, whose config may hold anything
             for path, why in description.misspelt(config.config):
                 get_logger("config").warning(f"{config.place(path)}: {why}")
@@ -187,7 +188,8 @@ class ConfigParser:
             if path in ("name", "trainer", "trainer.save_dir") or "name" not in self._config:
                 raise ConfigError(f"{self.place(path)}: {why}")
         settings = description.with_defaults(self._config)["trainer"]
-        return Path(settings["save_dir"]).absolute() / self._config["name"]
+        apart = "-overfit" if settings["overfit"] else ""  # so that no run goes on from one on a few batches
+        return Path(settings["save_dir"]).absolute() / (self._config["name"] + apart)
 
     @property
     def save_dir(self):
@@ -210,8 +212,8 @@ class ConfigParser:
             folder = runs.create(self.runs_dir, self.run_id)
             more["resumed_from"] = str(self.resume) if self.resume is not None else None
         runs.lock(folder)
-        if self.asked and self.asked.config:
-            imports.remember(self.asked.config.parent)
+        for used in self.folders:
+            imports.remember(used)
         write_json(as_plain(self._config), folder / "config.json")
         runs.write_environment(folder, **more)
         open_log(folder / "train.log")

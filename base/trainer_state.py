@@ -127,8 +127,9 @@ _REFUSALS = (  # pattern of a dotted path, when its change is refused, why; the 
     (r"optimizer(\.\w+)?\.type|optimizer", "always", _ANOTHERS),
     (r"lr_scheduler.*", "with a schedule", _ANOTHERS),
     (r"optimizer.*\.args\.(lr|betas|momentum)", "scheduled", f"the schedule goes on and would overrule it. {_GO_ON}"),
+    (r"trainer\.overfit", "always", "the run is one on other data. Start a new one."),
     (r"name|trainer\.save_dir", "continued", "the run goes on in its own folder. Set it back."),
-    (r"(data_loader|loss|metrics|seed|trainer\.(len_epoch|overfit))(\..*)?", "inside an epoch", _INSIDE),
+    (r"(data_loader|loss|metrics|seed|trainer\.len_epoch)(\..*)?", "inside an epoch", _INSIDE),
 )
 
 

@@ -6,7 +6,7 @@ import torch
 
 from utils import description, inf_loop, optim, processes
 from utils.checkpoint import unwrapped
-from utils.errors import Failure
+from utils.errors import ConfigError, Failure
 
 MIB = 2**20
 ASIDE = ("lr", "samples_per_second", "data_wait")  # numbers of an epoch that one batch does not tell
@@ -36,6 +36,9 @@ def show(trainer):
             hook.remove()
         for loader in trainer._loaders().values():
             loader.close()
+    if trainer.mnt_metric and trainer.mnt_metric not in numbers:
+        there = ", ".join(name for name, value in numbers.items() if isinstance(value, float))
+        raise ConfigError(f"trainer.monitor: nothing measured '{trainer.mnt_metric}'; there is {there}.")
     say(f"memory   {_memory(trainer)}")
     told = [f"{name} {value:.4g}" for name, value in numbers.items() if name not in ASIDE and isinstance(value, float)]
     say(f"numbers  {'  '.join(told)}")

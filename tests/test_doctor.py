@@ -651,7 +651,7 @@ def test_yaml_merge_key_gives_what_it_names_where_nothing_else_is_given(lab):
     assert config_file.read(path) == SAME | {"valid_data_loader": {**SAME["data_loader"], "type": "toy.Other"}}
 
 
-@pytest.mark.parametrize("value", ["!!bool x", "!!int x", "!!timestamp x", "!!python/name:os.system x", "2020-01-01"])
+@pytest.mark.parametrize("value", ["!!bool x", "!!int x", "!!timestamp x", "!!python/name:os.system x"])
 def test_yaml_value_that_its_tag_or_json_does_not_know_is_refused(lab, value):
     path = lab.write(YAML.replace("seed: 1", f"seed: {value}"), "a.yaml")
     assert_refused(lab, lab.train(path), [f"{path}: "])

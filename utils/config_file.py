@@ -11,27 +11,29 @@ from utils import imports
 from utils.errors import ConfigError, shown
 from utils.nested import leaves, merged, origin_of
 
+TAG = "tag:yaml.org,2002:"
 TWICE = "\0twice"  # stands in for the value of a key that stands twice, until `_refuse` can say where
 
 
 def resolve(path, name=None, above=()):
-    """(config, {dotted path: name of the file that set it}) of a file and of what it extends."""
+    """(config, {dotted path: name of the file that set it}, folders) of a file and of what it extends."""
     path = Path(path).absolute()
     content = read(path)
     content.pop("$schema", None)
     below = content.pop("extends", None)
     if below is None:
-        config, origins = {}, {}
+        config, origins, folders = {}, {}, []
     elif not isinstance(below, str) or not os.path.isfile(path.parent / below):
         where = f"there is no file {path.parent / below}" if isinstance(below, str) else f"{shown(below)} is no path"
         raise ConfigError(f"{path}: extends: {where}. Give the path of a config, relative to this one.")
     elif (path.parent / below).resolve() in (*above, path.resolve()):
         raise ConfigError(f"{path}: extends: '{below}' extends this file in turn. Take one of the two out.")
     else:
-        config, origins = resolve(path.parent / below, below, (*above, path.resolve()))
+        config, origins, folders = resolve(path.parent / below, below, (*above, path.resolve()))
     origins |= dict.fromkeys(dict(leaves(content)), name or path.name)
     made = merged(config, content)
-    return made, {leaf: origins.get(leaf) or origin_of(origins, leaf) for leaf, _ in leaves(made)}
+    kept = {leaf: origins.get(leaf) or origin_of(origins, leaf) for leaf, _ in leaves(made)}
+    return made, kept, [path.parent, *folders]
 
 
 def read(path):
@@ -107,22 +109,21 @@ def _yaml(text, path):
     class Loader(yaml.SafeLoader):
         pass
 
-    # YAML 1.1 reads 1e-3 as text and off as false; JSON, Python and people don't.
-    bool_tag = "tag:yaml.org,2002:bool"
-    kept = yaml.SafeLoader.yaml_implicit_resolvers.items()
-    Loader.yaml_implicit_resolvers = {first: [pair for pair in pairs if pair[0] != bool_tag] for first, pairs in kept}
-    Loader.add_implicit_resolver(bool_tag, re.compile("(true|false|True|False)$"), list("tfTF"))
+    # YAML 1.1 reads 1e-3 as text, off as false and 2026-01-01 as a date; JSON, Python and people don't.
+    kept, other = yaml.SafeLoader.yaml_implicit_resolvers.items(), {f"{TAG}bool", f"{TAG}timestamp"}
+    Loader.yaml_implicit_resolvers = {first: [pair for pair in pairs if pair[0] not in other] for first, pairs in kept}
+    Loader.add_implicit_resolver(f"{TAG}bool", re.compile("(true|false|True|False)$"), list("tfTF"))
     number = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    Loader.add_implicit_resolver(f"{TAG}float", number, list("-+.0123456789"))
 
     def mapping(loader, node):
         names = [key.value for key, _ in node.value]
         made = loader.construct_mapping(node, deep=True)  # which lets the last of two keys stand
         return made | {name: TWICE for name in made if names.count(name) > 1}
 
-    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
+    Loader.add_constructor(f"{TAG}map", mapping)
     try:
-        # What JSON has no word for, as a date, is refused.
+        # What JSON has no word for, as a set, is refused.
         return json.loads(json.dumps(yaml.load(text, Loader=Loader)))
     except TypeError as error:
         raise ConfigError(f"{path.absolute()}: holds what JSON has no word for: {error}. Give it as text.") from None

@@ -28,9 +28,11 @@ def _is_object(value):
     return isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("type"), str))
 
 
-def _names_objects(value):
-    plain = len(value) > 0 and not looks_like_object(value) and "." not in "".join(value)
-    return plain and all(map(_is_object, value.values()))
+def names_objects(value):
+    """Whether a value is {name: object}, several by name."""
+    if not isinstance(value, dict) or looks_like_object(value) or "." in "".join(value):
+        return False
+    return len(value) > 0 and all(map(_is_object, value.values()))
 
 
 def _is_name(value):
@@ -50,8 +52,8 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, wh
     "section": ("{key: value}", lambda value: isinstance(value, dict)),
     "args": ("{argument: value}", lambda value: isinstance(value, dict)),
     "object": ('a name or {"type": name, "args": {}}', _is_object),
-    "objects": ("{name without dots: object}", lambda value: isinstance(value, dict) and _names_objects(value)),
-    "list": ("a list of objects", lambda value: isinstance(value, list) and all(map(_is_object, value))),
+    "objects": ("{name without dots: object}", names_objects),
+    "list": ("a list of names or objects", lambda value: isinstance(value, list) and all(map(_is_object, value))),
     "monitor": (
         "'min NAME', 'max NAME' (as in 'min val_loss') or 'off'",
         lambda value: isinstance(value, str) and bool(re.fullmatch(r"off|(min|max)\s+\S+", value)),
@@ -66,7 +68,7 @@ WORDS = (  # of every object
     Key("args", "args", {}, "what it is made with"),
 )
 INSIDE = {  # words of an object beside those
-    "optimizer": (Key("params", "text", "*", "a pattern of the parameters' names, as in `head.*`"),),
+    "optimizer": (Key("params", "text", "*", "a shell-style pattern of the parameters' names, as in `head.*`"),),
     "lr_scheduler": (Key("interval", "text", "epoch", "when it is stepped", choices=("epoch", "step")),),
     "metrics": (Key("name", "text", ABSENT, "what its number is called"),),
 }
@@ -226,8 +228,8 @@ def _problems_together(config, trainer):
     if type(patience) is int and patience > 0 and trainer.get("monitor", "off") == "off":
         yield "trainer.early_stop", "waits for a number; say which in trainer.monitor, as in 'min val_loss'."
     optimizers, schedules = config.get("optimizer"), config.get("lr_scheduler")
-    several = KINDS["objects"][1](optimizers)
-    named = KINDS["objects"][1](schedules)
+    several = names_objects(optimizers)
+    named = names_objects(schedules)
     if several and schedules and not named:
         yield "lr_scheduler", f"which optimizer is it for? Give each by the name of one: {', '.join(optimizers)}."
     if named and not several:
@@ -264,7 +266,7 @@ def _spelt_out(value):
         return [_spelt_out(item) for item in value]
     if _is_object(value):
         return {"type": value, "args": {}, **(value if isinstance(value, dict) else {})}
-    return {name: _spelt_out(item) for name, item in value.items()} if KINDS["objects"][1](value) else value
+    return {name: _spelt_out(item) for name, item in value.items()} if names_objects(value) else value
 
 
 def parts(config):

@@ -89,7 +89,7 @@ class Examiner(objects.Maker):
             for name in PERIODS if path.startswith("lr_scheduler") else ():
                 period = at(config, path)["args"].get(name)
                 if isinstance(period, int) and period < 1:
-                    yield f"{path}.args.{name}", "it has to be >= 1."
+                    yield f"{path}.args.{name}", f"{period}; it has to be >= 1."
             if ours and path.startswith("optimizer") and _wants_closure(found):
                 yield f"{path}.type", f"{found.__name__} asks for the loss again and again; our loop gives it once."
         measured = self._measured(config) if ours else []

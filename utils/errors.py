@@ -3,6 +3,7 @@
 import difflib
 import errno
 import json
+import os
 import sys
 from traceback import print_exc
 
@@ -86,8 +87,12 @@ def exit_code(main, *args, traceback=False):
     """
     try:
         main(*args)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read what is printed has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":  # torch's, which needs no import to be told by
             error = OutOfMemory(f"{str(error).splitlines()[0]}\n{_LESS_MEMORY}")

@@ -2,7 +2,7 @@
 
 import functools
 
-from utils.description import PATHS, keys_in
+from utils.description import PATHS, keys_in, names_objects
 from utils.errors import ConfigError, hint, shown
 
 
@@ -33,7 +33,9 @@ def merged(below, above):
     if isinstance(below, str) and isinstance(above, dict):
         below = {"type": below}  # a bare name is short for an object
     if not (isinstance(below, dict) and isinstance(above, dict)):
-        return below if isinstance(below, dict) and below.get("type") == above else above
+        return below if isinstance(above, str) and isinstance(below, dict) and below.get("type") == above else above
+    if (names_objects(above) and "type" in below) or (names_objects(below) and "type" in above):
+        return above  # one in the place of several, or the reverse
     if above.get("type", below.get("type")) != below.get("type"):
         below = {name: value for name, value in below.items() if name != "args"}
     made = {name: merged(below.get(name), value) for name, value in above.items()}
@@ -52,6 +54,8 @@ def set_value(config, path, value, source="command line"):
             name = int(name)
         elif not isinstance(holder, dict):
             raise ConfigError(f"{source}: {path}: there is only {shown(holder)} before '{name}'.")
+        elif not free and names_objects(holder) and name in ("type", "args"):
+            raise ConfigError(f"{source}: {here}: which of {', '.join(holder)}? Put its name before '{name}'.")
         elif not free and name not in (known := dict.fromkeys([*holder, *keys_in(".".join(names[:i]))])):
             raise ConfigError(f"{source}: {here}: no such key. {hint(name, known)}")
         if i == len(names) - 1:

@@ -10,6 +10,7 @@ from traceback import extract_tb
 from utils import trust
 from utils.errors import ArgumentError, CheckpointError, ConfigError, Failure, first_line, hint, near, shown
 
+ELSEWHERE = ("torch.nn", "data_loader.datasets")  # where a bare name is often meant to be found
 FUNCTIONS = ("loss", "metrics")  # of these sections a function is wanted itself, not what it returns
 
 
@@ -19,8 +20,7 @@ def locate(name, home, place, judge=None):
     home: the section's module, or its dotted path. place: where the name stands, for messages. judge: called with
     (object, dotted path) before it is used, and with (None, module's name) before a module is imported.
     """
-    if isinstance(home, str):
-        home = importlib.import_module(home)
+    home = _imported(home, place) if isinstance(home, str) else home
     if "." not in name or hasattr(home, name):
         holder, names, path = home, [name], f"{home.__name__}.{name}"
     else:
@@ -40,36 +40,44 @@ def _module_of(parts, place, judge):
         tried = ".".join(parts[:i])
         if judge is not None:
             judge(None, tried)
-        try:
-            module, behind = importlib.import_module(tried), parts[i:]
-        except ModuleNotFoundError as error:
-            if error.name is None or (tried + ".").startswith(error.name + "."):
-                break
-            wanted = error.name.partition(".")[0]
-            why = f"'{tried}' wants '{wanted}', which isn't installed: pip install {wanted}."
-            raise ConfigError(f"{place}: {why}") from error
-        except Exception as error:
-            why = f"importing '{tried}' raised {type(error).__name__}: {first_line(error)}"
-            raise ConfigError(f"{place}: {why}") from error
+        found = _imported(tried, place)
+        if found is None:
+            break
+        module, behind = found, parts[i:]
     if module is None:
         where = "beside the config, in the working directory, in the project, or installed"
         raise ConfigError(f"{place}: no module '{parts[0]}' {where}. Mend the name, or pip install {parts[0]}.")
     return module, behind
 
 
+def _imported(name, place):
+    """The module of that name; None where there is none."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or (name + ".").startswith(error.name + "."):
+            return None
+        wanted = error.name.partition(".")[0]
+        why = f"'{name}' wants '{wanted}', which isn't installed: pip install {wanted}."
+        raise ConfigError(f"{place}: {why}") from error
+    except Exception as error:
+        why = f"importing '{name}' raised {type(error).__name__}: {first_line(error)}"
+        raise ConfigError(f"{place}: {why}") from error
+
+
 def attribute(holder, names, place):
     """The attribute of an attribute … of `holder`, by its names."""
     for name in names:
         if not hasattr(holder, name):
-            public = [n for n in dir(holder) if not n.startswith("_") and not _is_module(holder, n)]
-            advice = near(name, public) or "Give one of its names, or a dotted path."
+            modules = [n for n in dir(holder) if isinstance(inspect.getattr_static(holder, n), types.ModuleType)]
+            others = [n for n in dir(holder) if not n.startswith("_") and n not in modules]
+            advice = near(name, modules + others) or f"It has {', '.join(others[:8])}, …; or give a dotted path."
+            for known in ELSEWHERE if hasattr(holder, "__file__") else ():
+                if hasattr(_imported(known, place), name):
+                    advice = f"Did you mean '{known}.{name}'?"
             raise ConfigError(f"{place}: no '{name[:80]}' in {name_of(holder)}. {advice}")
         holder = getattr(holder, name)
     return holder
-
-
-def _is_module(holder, name):
-    return isinstance(inspect.getattr_static(holder, name, None), types.ModuleType)
 
 
 def check_arguments(found, args, kwargs, path, place, partly=False, given=()):

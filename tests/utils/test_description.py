@@ -94,7 +94,7 @@ def test_a_run_needs_epochs_or_steps():
         ("n_gpu", "0", 'n_gpu: "0" where a whole number or null is wanted.'),
         ("loss", ["a"], 'loss: ["a"] where a name or {"type": name, "args": {}} is wanted.'),
         ("arch", {}, 'arch: {} where a name or {"type": name, "args": {}} is wanted.'),
-        ("metrics", "accuracy", 'metrics: "accuracy" where a list of objects is wanted.'),
+        ("metrics", "accuracy", 'metrics: "accuracy" where a list of names or objects is wanted.'),
         ("metrics", [3], 'metrics.0: 3 where a name or {"type": name, "args": {}} is wanted.'),
         ("trainer", [], "trainer: [] where {key: value} is wanted."),
     ],
