@@ -11,7 +11,7 @@ import toy
 from lab import history, load
 
 from parse_config import ConfigParser
-from utils import config_file
+from utils import config_file, description
 from utils.errors import exit_code
 
 FORKS = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -898,3 +898,62 @@ def test_overfit_measures_what_the_check_lets_it_monitor(lab, overfit):
 def test_overfit_of_no_batch_is_refused(lab):
     done = lab.train(toy.config(lab.saved), "--overfit", "0")
     assert_refused(lab, done, ["command line: trainer.overfit: 0", ">= 1"])
+
+
+# --- what a new user met ----------------------------------------------------------------------------------------------
+
+
+def test_module_beside_an_extended_config_is_found_from_another_folder(lab, module):
+    module("beside_the_parent", "from toy import Scripted\n")
+    config = toy.config(lab.saved)
+    config["arch"] = {**config["arch"], "type": "beside_the_parent.Scripted"}
+    lab.write(config, "parent.json")
+    child = lab.folder.parent / "elsewhere"
+    child.mkdir()
+    (child / "child.json").write_text('{"extends": "../experiment/parent.json"}', encoding="utf-8")
+    done = lab.train(child / "child.json")
+    assert done.code == 0, done.err
+    assert lab.resume(lab.run).code == 0
+
+
+def test_run_on_a_few_batches_has_a_folder_of_its_own_and_no_run_goes_on_from_it(lab):
+    config = toy.config(lab.saved)
+    assert lab.train(config, "--overfit", "1").code == 0
+    assert [folder.parent.name for folder in lab.runs()] == [f"{config['name']}-overfit"]
+    assert lab.train(config, "-r", "auto").code == 0
+    (real,) = lab.runs(config["name"])
+    done = lab.resume(real, "--overfit", "1", "trainer.epochs=9")
+    assert done.code == 2 and "trainer.overfit: null → 1" in done.err
+
+
+def test_bare_name_that_is_at_home_elsewhere_is_found_there(lab):
+    done = lab.train(toy.config(lab.saved, loss="CrossEntropyLoss"))
+    assert_refused(lab, done, ["loss.type: no 'CrossEntropyLoss'", "Did you mean 'torch.nn.CrossEntropyLoss'?"])
+
+
+def test_shorthand_with_several_optimizers_asks_for_which(lab):
+    optimizers = {"a": {"type": "SGD", "params": "*"}, "b": {"type": "SGD", "params": "*"}}
+    done = lab.train(toy.config(lab.saved, optimizer=optimizers), "--lr", "0.1")
+    assert_refused(lab, done, ["command line: optimizer.args: which of a, b?"])
+
+
+def test_rooms_own_module_that_can_not_be_imported_is_told_as_a_users_is(lab, module, monkeypatch):
+    module("broken_room", "def broken(:\n")
+    monkeypatch.setitem(description.HOMES, "arch", "broken_room")
+    done = lab.train(toy.config(lab.saved, arch={"type": "Scripted", "args": {}}))
+    assert done.code == 2 and "arch.type: importing 'broken_room' raised SyntaxError" in done.err
+
+
+def test_dry_run_refuses_a_monitor_that_nothing_measures(lab, module):
+    module("own_numbers", "from trainer import Trainer\n\n\nclass Own(Trainer):\n    def _train_epoch(self, epoch):\n"
+           "        return super()._train_epoch(epoch)\n")  # fmt: skip
+    trainer = {"type": "own_numbers.Own", "monitor": "min vall_loss"}
+    done = lab.train(toy.config(lab.saved, trainer=trainer), "--dry-run")
+    assert done.code == 2 and "trainer.monitor: nothing measured 'vall_loss'; there is loss" in done.err
+
+
+@pytest.mark.slow
+def test_reader_that_goes_away_ends_a_command_without_a_traceback(checkout):
+    process = checkout.start("train.py", "-c", "config.json", "--check")
+    process.stdout.close()
+    assert process.wait() == 141 and "Traceback" not in process.stderr.read()

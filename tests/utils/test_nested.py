@@ -276,3 +276,30 @@ def test_an_object_in_place_of_a_name_is_one_difference():
 
 def test_a_list_that_differs_is_one_difference():
     assert nested.differences({"metrics": ["a", "b"]}, {"metrics": ["a"]}) == [("metrics", ["a", "b"], ["a"])]
+
+
+# --- one over another, what a child may take away ---
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "made"),
+    [
+        (
+            {"optimizer": {"type": "SGD", "args": {"lr": 1}}},
+            {"optimizer": {"args": None}},
+            {"optimizer": {"type": "SGD"}},
+        ),
+        ({"trainer": {"epochs": 3}}, {"trainer": None}, {}),
+        ({"valid_data_loader": {"a": "A", "b": "B"}}, {"valid_data_loader": None}, {}),
+    ],
+)
+def test_null_takes_away_whatever_it_stands_for(below, above, made):
+    assert nested.merged(below, above) == made
+
+
+ONE, SEVERAL = {"type": "SGD", "args": {"lr": 1}}, {"a": {"type": "SGD"}, "b": {"type": "Adam"}}
+
+
+@pytest.mark.parametrize(("below", "above"), [(ONE, SEVERAL), (SEVERAL, ONE), (ONE, {"from": "data_loader.x"})])
+def test_several_in_the_place_of_one_and_the_reverse_replace_it(below, above):
+    assert nested.merged({"optimizer": below}, {"optimizer": above}) == {"optimizer": above}
