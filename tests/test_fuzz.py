@@ -293,7 +293,7 @@ def attempt(lab, monkeypatch, capsys):
             code, out, err, _ = lab.train(lab.write(text))
         except Exception:
             code, out, err = 1, capsys.readouterr().out, traceback.format_exc()
-        left = [path for path in root.rglob("*") if path not in before]
+        left = [path for path in root.rglob("*") if path not in before and "__pycache__" not in path.parts]
         lines = [line for path in left if path.name == "metrics.jsonl" for line in path.read_text().splitlines()]
         for path in left:
             if path.parent not in left:
