@@ -11,9 +11,11 @@ import torch
 
 from base import trainer_state
 from base.base_data_loader import BaseDataLoader
-from logger import History, TensorboardWriter, close_log, line_of
+from logger import TensorboardWriter, append_numbers, close_log, cut_numbers, line_of
 from utils import checkpoint, description, inf_loop, optim, processes, runs, seeds, signals
 from utils.errors import Failure, Stopped
+
+HISTORY = "metrics.jsonl"
 
 
 class EndOfRun(Exception):
@@ -64,10 +66,6 @@ class BaseTrainer:
     def checkpoint_dir(self):
         return self.config.save_dir
 
-    @functools.cached_property
-    def history(self):
-        return History(self.checkpoint_dir / "metrics.jsonl")
-
     @abstractmethod
     def _train_epoch(self, epoch):
         """Train for one epoch and return {name: number}, validation included where the trainer has it."""
@@ -107,7 +105,8 @@ class BaseTrainer:
         except Exception as error:  # a traceback says where in the code; this says with what
             if not isinstance(error, Failure):
                 said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}"
-                self.logger.error(f"{said}, with\n{description.parts(self.config.config)}")
+                parts = description.parts(getattr(self.config, "config", self.config))
+                self.logger.error(f"{said}, with\n{parts}")
             raise
         finally:
             self.writer.close()
@@ -183,7 +182,7 @@ class BaseTrainer:
             for wreckage in folder.glob("*.pth.*.tmp"):  # of a write that a kill cut short
                 wreckage.unlink()
             resumed = self.config.resume
-            self.history.cut(self.lines, resumed and Path(resumed).parent / "metrics.jsonl")
+            cut_numbers(folder / HISTORY, self.lines, resumed and Path(resumed).parent / HISTORY)
             for loader in loaders.values():
                 loader.write_split(folder / "split.json")
         self.writer.purge_step = self.step + 1 if self.step else None
@@ -200,7 +199,7 @@ class BaseTrainer:
         """An epoch's numbers to the files and to people."""
         self.lines += 1
         if processes.is_main():
-            self.history.append(log)
+            append_numbers(self.checkpoint_dir / HISTORY, log)
             numbers = {name: value for name, value in log.items() if isinstance(value, float)}
             self.writer.numbers(numbers, self.step or log["epoch"])
             self.writer.flush()

@@ -7,23 +7,19 @@ from pathlib import Path
 from utils.util import replacing
 
 
-class History:
-    """Appends lines to the file at `path`; a number that is not finite is written as null, as JSON knows no NaN."""
+def append_numbers(path, numbers):
+    """Add a line to the file; a number that is not finite is written as null, as JSON knows no NaN."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps({name: _plain(value) for name, value in numbers.items()}) + "\n")
 
-    def __init__(self, path):
-        self.path = Path(path)
 
-    def append(self, numbers):
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps({name: _plain(value) for name, value in numbers.items()}) + "\n")
-
-    def cut(self, lines, source=None):
-        """Begin with the first `lines` lines of `source`, another run's file, or else of its own."""
-        source = Path(source or self.path)
-        if source.exists():
-            kept = source.read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
-            with replacing(self.path) as temporary:
-                temporary.write_text("".join(kept), encoding="utf-8")
+def cut_numbers(path, lines, source=None):
+    """Begin the file with the first `lines` lines of `source`, another run's, or else of its own."""
+    source = Path(source or path)
+    if source.exists():
+        kept = source.read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
+        with replacing(path) as temporary:
+            temporary.write_text("".join(kept), encoding="utf-8")
 
 
 def _plain(value):

@@ -45,10 +45,8 @@ def memory_format(channels_last):
 def move(batch, device, memory_format=torch.contiguous_format):
     """Every tensor of a batch on the device; images (4 dimensions, floating point) in the memory format."""
     if isinstance(batch, torch.Tensor):
-        apart = device.type != "mps"  # which may read a batch that is gone by then
-        if batch.dim() == 4 and batch.is_floating_point():
-            return batch.to(device, non_blocking=apart, memory_format=memory_format)
-        return batch.to(device, non_blocking=apart)
+        how = {"memory_format": memory_format} if batch.dim() == 4 and batch.is_floating_point() else {}
+        return batch.to(device, non_blocking=device.type != "mps", **how)  # MPS may read a batch that is gone by then
     if isinstance(batch, dict):
         return {key: move(value, device, memory_format) for key, value in batch.items()}
     if isinstance(batch, (list, tuple)):

@@ -90,7 +90,8 @@ class Examiner(objects.Maker):
                 period = at(config, path)["args"].get(name)
                 if isinstance(period, int) and period < 1:
                     yield f"{path}.args.{name}", f"{period}; it has to be >= 1."
-            if ours and path.startswith("optimizer") and _wants_closure(found):
+            closure = objects.parameters_of(getattr(found, "step", None)).get("closure")
+            if ours and path.startswith("optimizer") and closure and closure.default is closure.empty:
                 yield f"{path}.type", f"{found.__name__} asks for the loss again and again; our loop gives it once."
         measured = self._measured(config) if ours else []
         names = [*RESERVED[1:], *measured]
@@ -135,8 +136,3 @@ def _may_split(loader, args):
     methods = [getattr(loader, name, None) for name in ("split_validation", "_split_sampler")]
     own = any(getattr(method, "__module__", "") != "base.base_data_loader" for method in methods)
     return own or parameter is None or args.get("validation_split", parameter.default)
-
-
-def _wants_closure(optimizer):
-    closure = objects.parameters_of(getattr(optimizer, "step", None)).get("closure")
-    return closure is not None and closure.default is closure.empty

@@ -24,9 +24,6 @@ class Metrics:
         self.prefix = prefix
         self.device = torch.device(device)
         self._dtype = torch.float32 if self.device.type == "mps" else torch.float64  # MPS has no float64
-        names = [*RESERVED, *map(name_of, metric_ftns)]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ConfigError(f"metrics: two numbers would be called '{twice[0]}'; give one of them another 'name'.")
         self._functions = {name_of(m): m for m in metric_ftns if not _is_object(m)}
         self._objects = {name_of(m): m for m in metric_ftns if _is_object(m)}
         alone = [name for name, metric in self._objects.items() if not hasattr(metric, "dist_sync_fn")]

@@ -53,19 +53,17 @@ def any_of_all(flag):
 
 def from_main(value):
     """The main process's `value` (any plain object), on every process."""
-    if size() == 1:
-        return value
     holder = [value]
-    dist.broadcast_object_list(holder, src=0)
+    if size() > 1:
+        dist.broadcast_object_list(holder, src=0)
     return holder[0]
 
 
 def gather(value):
     """[every process's value], by rank, on every process."""
-    if size() == 1:
-        return [value]
-    holder = [None] * size()
-    dist.all_gather_object(holder, value)
+    holder = [value] * size()
+    if size() > 1:
+        dist.all_gather_object(holder, value)
     return holder
 
 
@@ -76,7 +74,5 @@ def wait_for_all():
 
 def wrap(model, device):
     """The model in DistributedDataParallel where there are several processes."""
-    if size() == 1:
-        return model
     ids = [device.index] if device.type == "cuda" else None
-    return torch.nn.parallel.DistributedDataParallel(model, device_ids=ids)
+    return torch.nn.parallel.DistributedDataParallel(model, device_ids=ids) if size() > 1 else model

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from utils import checkpoint
-from utils.errors import ConfigError
 from utils.metrics import Metrics
 
 
@@ -167,11 +166,6 @@ def test_one_metric_object_given_twice_keeps_sums_of_its_own():
     add(first, batches[:1])
     add(second, batches[1:])
     assert first.result()["Largest"] == pytest.approx(batches[0][0].max().item())
-
-
-def test_two_metrics_of_one_name_are_a_config_error():
-    with pytest.raises(ConfigError, match="two numbers would be called 'accuracy'"):
-        Metrics([accuracy, accuracy])
 
 
 def test_an_update_reads_no_tensor():
