@@ -57,7 +57,7 @@ class ConfigParser:
             os.environ["CUDA_VISIBLE_DEVICES"] = parsed.device
         changed = {path: getattr(parsed, name) for name, path in targets.items() if getattr(parsed, name) is not None}
         changed |= dict(map(config_file.key_and_value, getattr(parsed, "overrides", ())))
-        file = Path(parsed.config).absolute() if parsed.config else None
+        file = Path(parsed.config).absolute() if getattr(parsed, "config", None) else None
         given, origins, folders = config_file.resolve(file) if file else ({}, {}, [])
         run_id, resume = getattr(parsed, "run_id", None), parsed.resume
         if run_id is not None and (run_id in ("", ".", "..") or Path(run_id).name != run_id):

@@ -1,16 +1,10 @@
 """The model that a fork's models inherit."""
 
-from abc import abstractmethod
-
 import torch
 
 
 class BaseModel(torch.nn.Module):
     """An nn.Module that prints with the number of its parameters that learn."""
-
-    @abstractmethod
-    def forward(self, *inputs):
-        raise NotImplementedError
 
     def summary(self):
         print(self)

@@ -16,6 +16,7 @@ from utils import checkpoint, description, inf_loop, optim, processes, runs, see
 from utils.errors import Failure, Stopped
 
 HISTORY = "metrics.jsonl"
+OLDER_NAMES = {"loss": "criterion", "metrics": "metric_ftns", "metric_fns": "metric_ftns"}  # of 2018 and 2019
 
 
 class EndOfRun(Exception):
@@ -34,9 +35,11 @@ class BaseTrainer:
     COUNTERS: tuple[str, ...] = ("position", "lines", "not_improved", "best_log")
 
     def __init__(self, model, criterion, metric_ftns, optimizer, config, *extra, **more):
-        self.config = config
-        self.settings = settings = {**description.with_defaults({})["trainer"], "keep_last": 0, **config["trainer"]}
-        self.logger = config.get_logger("trainer", settings["verbosity"])
+        self.config, own = config, config["trainer"]
+        older = {"keep_last": 0, "save_period": own.get("save_freq", 1)}  # what forks expect
+        self.settings = settings = {**description.with_defaults({})["trainer"], **older, **own}
+        self.verbosity = settings["verbosity"]
+        self.logger = config.get_logger("trainer", self.verbosity)
         self.model, self.criterion, self.metric_ftns, self.optimizer = model, criterion, metric_ftns, optimizer
         self.extra_arguments = (*extra, *more.values())
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -55,12 +58,16 @@ class BaseTrainer:
         self.step = 0  # optimizer updates so far
         self.position = 0  # batches of the epoch under way, where a subclass counts them
         self.lines = 0  # of metrics.jsonl
-        self.saved_step = 0
         self.writer = TensorboardWriter(lambda: config.log_dir, self.logger, settings["tensorboard"])
         self._checkpoints = checkpoint.Writer()
         self._restored = None  # a checkpoint's content, until `train` has put the rest of it back
         if config.resume is not None:
             self._resume_checkpoint(config.resume)
+
+    def __getattr__(self, name):
+        if name in OLDER_NAMES:
+            return getattr(self, OLDER_NAMES[name])
+        raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
 
     @functools.cached_property
     def checkpoint_dir(self):

@@ -36,8 +36,8 @@ def get_logger(name, verbosity=2):
     """
     _waiting()
     logger = logging.getLogger(name)
-    quiet = os.environ.get("RANK", "0") != "0"
-    logger.setLevel(logging.ERROR if quiet else LEVELS[min(max(int(verbosity), 0), 2)])
+    level = LEVELS[min(max(int(verbosity), 0), 2)]
+    logger.setLevel(level if os.environ.get("RANK", "0") == "0" else logging.ERROR)
     return logger
 
 

@@ -37,6 +37,8 @@ class TensorboardWriter:
             self._writer = SummaryWriter(str(folder), purge_step=self.purge_step)
         return self._writer
 
+    writer = property(open)
+
     def set_step(self, step, mode="train"):
         """What follows belongs to this step; between steps it also writes how many a second there are."""
         self.mode, self.step = mode, step

@@ -1,5 +1,6 @@
 """A project that was forked from this template's ancestor trains here unchanged, and now resumes exactly."""
 
+import argparse
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import pytest
 import torch
 from lab import differences_of_checkpoints, history, load
 
+from parse_config import ConfigParser
 from utils.errors import exit_code
 
 pytest.importorskip("tensorboard")
@@ -116,3 +118,28 @@ def test_old_project_that_a_signal_stops_goes_on_from_its_last_epoch(lab, old, m
     assert code == 143 and load(broken / "latest.pth")["epoch"] == 1
     assert old("-r", broken / "latest.pth")[0] == 0
     assert not differences_of_checkpoints(whole / "latest.pth", broken / "latest.pth")
+
+
+def test_names_of_the_years_before_are_those_of_today(old):
+    trainer = old("--ep", "1")[1]
+    assert trainer.loss is trainer.criterion and trainer.metrics is trainer.metric_fns is trainer.metric_ftns
+    assert trainer.verbosity == CONFIG["trainer"]["verbosity"] and not hasattr(trainer, "another")
+
+
+def test_the_older_key_says_how_often_a_checkpoint_is_kept(lab, old):
+    settings = {name: value for name, value in CONFIG["trainer"].items() if name != "save_period"}
+    assert old(config={**CONFIG, "trainer": {**settings, "save_freq": 2}})[0] == 0
+    assert sorted(path.name for path in lab.run.glob("checkpoint-*")) == [
+        "checkpoint-epoch2.pth",
+        "checkpoint-epoch4.pth",
+    ]
+
+
+def test_a_script_without_a_flag_for_the_config_resumes(lab, old, monkeypatch):
+    assert old("--ep", "1")[0] == 0
+    lab.as_in_a_new_process()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-r", "--resume")
+    monkeypatch.setattr(sys, "argv", ["test.py", "-r", str(lab.run / "latest.pth")])
+    config = ConfigParser.from_args(parser)
+    assert config["name"] == CONFIG["name"] and config.resume == lab.run / "latest.pth"

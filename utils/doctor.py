@@ -17,7 +17,6 @@ BASES = {  # of the classes of a home
     "torch.optim.lr_scheduler": "torch.optim.lr_scheduler.LRScheduler",
     "trainer.trainer": "base.BaseTrainer",
 }
-PERIODS = ("step_size", "T_max")  # of torch's schedules, which divide by them only in a step
 
 
 class Examiner(objects.Maker):
@@ -86,10 +85,6 @@ class Examiner(objects.Maker):
                     yield "trainer.monitor", "is off, but ReduceLROnPlateau waits for a number, as 'min val_loss'."
                 if at(config, path).get("interval") == "step":
                     yield f"{path}.interval", "ReduceLROnPlateau waits for validations; leave it out."
-            for name in PERIODS if path.startswith("lr_scheduler") else ():
-                period = at(config, path)["args"].get(name)
-                if isinstance(period, int) and period < 1:
-                    yield f"{path}.args.{name}", f"{period}; it has to be >= 1."
             closure = objects.parameters_of(getattr(found, "step", None)).get("closure")
             if ours and path.startswith("optimizer") and closure and closure.default is closure.empty:
                 yield f"{path}.type", f"{found.__name__} asks for the loss again and again; our loop gives it once."

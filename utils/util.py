@@ -117,6 +117,8 @@ class MetricTracker:
             self._sums[key], self._counts[key] = 0.0, 0
 
     def update(self, key, value, n=1):
+        if isinstance(value, tuple):
+            value, n = value
         if self.writer is not None:
             self.writer.add_scalar(key, value)
         if hasattr(value, "detach"):

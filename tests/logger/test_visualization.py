@@ -119,3 +119,12 @@ def test_without_tensorboard_a_run_goes_on_and_is_told_once(tmp_path, monkeypatc
         writer.numbers({"loss": 1.0}, step)
     (record,) = caplog.records
     assert "pip install tensorboard" in record.message and not (tmp_path / "run").exists()
+
+
+def test_torchs_own_writer_is_had_by_its_old_name(tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = writer_in(tmp_path)
+    assert isinstance(writer.writer, SummaryWriter)
+    writer.close()
+    assert writer_in(tmp_path, enabled=False).writer is None

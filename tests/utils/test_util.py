@@ -183,3 +183,10 @@ def test_more_gpus_than_there_are_is_told_and_takes_those_that_are_there(monkeyp
 def test_gpus_that_are_there_are_taken(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert prepare_device(2) == (torch.device("cuda:0"), [0, 1])
+
+
+def test_a_tracker_takes_a_value_with_its_count_in_a_pair():
+    tracker = MetricTracker("accuracy")
+    tracker.update("accuracy", (1.0, 3))
+    tracker.update("accuracy", (0.0, 1))
+    assert tracker.avg("accuracy") == 0.75
