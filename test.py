@@ -35,9 +35,8 @@ def main(config, split="test"):
     model = build.model(config, device)
     checkpoint.load_weights(model, content["state_dict"], config.resume)
     model, criterion = build.wrapped(config, model, device), build.criterion(config, device)
-    settings = config["trainer"]
-    how = {"device": device, "memory_format": devices.memory_format(settings["channels_last"])}
-    how["autocast"] = precision(settings["amp"], device)
+    how = {"device": device, "memory_format": devices.memory_format(config["trainer"]["channels_last"])}
+    how["autocast"] = precision(config["trainer"]["amp"], device)
     numbers = {}
     for name, loader in loaders.items():
         metrics = Metrics(build.metrics(config, device), f"{split}_{name}_" if name else f"{split}_", device)

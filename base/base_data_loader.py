@@ -102,7 +102,10 @@ class BaseDataLoader(DataLoader):
         return loader
 
     def first_batches(self, count):
-        """A loader of the first `count` batches of pass 1, the same ones in every pass."""
+        """A loader of the first `count` batches of pass 1, the same examples in every pass.
+
+        A set's transforms still draw anew in each; a stream is read as in pass 1.
+        """
         made = copy.copy(self)
         made._planner, made._inner, made.limit = _Planner(), None, count
         if isinstance(self.dataset, IterableDataset):

@@ -35,3 +35,18 @@ def checkout(tmp_path):
     made = Checkout(folder)
     yield made
     made.end()
+
+
+@pytest.fixture
+def module(lab):
+    """Write a user's module beside the config, under a name that no other test has."""
+    written = []
+
+    def write(name, code):
+        written.append(name)
+        (lab.folder / f"{name}.py").write_text(code, encoding="utf-8")
+        return [number for number, line in enumerate(code.splitlines(), 1) if "# here" in line]
+
+    yield write
+    for name in written:
+        sys.modules.pop(name, None)

@@ -32,21 +32,6 @@ def files_of(lab):
     return sorted(name for name in names if name not in ("config_folders", "probe.jsonl"))
 
 
-@pytest.fixture
-def module(lab):
-    """Write a user's module beside the config, under a name that no other test has."""
-    written = []
-
-    def write(name, code):
-        written.append(name)
-        (lab.folder / f"{name}.py").write_text(code, encoding="utf-8")
-        return [number for number, line in enumerate(code.splitlines(), 1) if "# here" in line]
-
-    yield write
-    for name in written:
-        sys.modules.pop(name, None)
-
-
 def origins(done):
     """{dotted path: (value, what set it)} of a table that --check printed."""
     rows = [line.split(None, 1) for line in done.out.splitlines()]
@@ -248,6 +233,12 @@ def test_schedule_that_is_too_short_for_the_run_is_refused(lab, interval, length
 def test_schedule_that_is_as_long_as_the_run_trains(lab, interval, length):
     schedule = {"type": "OneCycleLR", "args": {"max_lr": 1.0, "total_steps": length}, "interval": interval}
     assert lab.train(toy.config(lab.saved, lr_scheduler=schedule)).code == 0
+
+
+@pytest.mark.parametrize(("kind", "period"), [("StepLR", "step_size"), ("CosineAnnealingLR", "T_max")])
+def test_schedule_that_would_divide_by_zero_is_refused(lab, kind, period):
+    done = lab.train(toy.config(lab.saved, lr_scheduler={"type": kind, "args": {period: 0}}))
+    assert_refused(lab, done, [f"config.json: lr_scheduler.args.{period}: 0", ">= 1"])
 
 
 def test_optimizer_that_wants_the_loss_again_is_refused_unless_the_loop_is_ones_own(lab):

@@ -33,20 +33,6 @@ def files(lab):
     return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in kept}
 
 
-@pytest.fixture
-def module(lab):
-    """Write a user's module beside the config, under a name that no other test has."""
-    written = []
-
-    def write(name, code):
-        written.append(name)
-        (lab.folder / f"{name}.py").write_text(code, encoding="utf-8")
-
-    yield write
-    for name in written:
-        sys.modules.pop(name, None)
-
-
 def lines(out, word):
     """What stands behind a word at the start of a line, of each such line."""
     return [line.removeprefix(word).strip() for line in out.splitlines() if line.startswith(f"{word} ")]

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from utils.description import ABSENT, INSIDE, KEYS, PATHS, REQUIRED, SECTIONS, WORDS, problems, with_defaults
+from utils.description import ABSENT, INSIDE, KEYS, REQUIRED, SECTIONS, WORDS, keys_in, problems, with_defaults
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = ROOT / "config.schema.json"
@@ -56,7 +56,7 @@ def schema():
         "properties": {
             **{key.path: property_of(key) for key in top},
             "trainer": {
-                **property_of(PATHS["trainer"]),
+                **property_of(keys_in()["trainer"]),
                 "properties": {key.path.removeprefix("trainer."): property_of(key) for key in trainer},
                 "additionalProperties": False,
             },

@@ -12,7 +12,7 @@ def training(config):
     """The training data; ConfigError where it gives no batch."""
     made = _loader(config, "data_loader", config.init_obj("data_loader"))
     if made.n_samples is not None and made.n_samples < processes.size():
-        raise ConfigError(f"{config.place('data_loader')}: {made.n_samples} samples for {processes.size()} processes.")
+        raise ConfigError(f"{config.place('data_loader')}: start at most {made.n_samples} processes, one a sample.")
     made.seed = config["seed"]
     return made.first_batches(config["trainer"]["overfit"]) if config["trainer"]["overfit"] else made
 

@@ -12,7 +12,7 @@ from utils.errors import ConfigError, shown
 from utils.nested import leaves, merged, origin_of
 
 TAG = "tag:yaml.org,2002:"
-TWICE = "\0twice"  # stands in for the value of a key that stands twice, until `_refuse` can say where
+TWICE = "\0twice"  # stands in for the value of a key that stands twice, until `_refused` says so
 
 
 def resolve(path, name=None, above=()):

@@ -62,7 +62,6 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, wh
     "anything": ("anything", lambda value: True),
 }
 BOUNDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
-OBJECT = Key("", "object", REQUIRED, "one of several")
 WORDS = (  # of every object
     Key("type", "text", REQUIRED, "a name in the section's own module, or a dotted path"),
     Key("args", "args", {}, "what it is made with"),
@@ -126,7 +125,6 @@ KEYS = (
     Key("trainer.tensorboard", "switch", True, "write TensorBoard files"),
     Key("extra", "anything", ABSENT, "your own"),
 )  # fmt: skip
-PATHS = {key.path: key for key in KEYS}
 HOMES = {  # where a section's bare names are looked for; in the order in which the sections are made
     "data_loader": "data_loader.data_loaders",
     "valid_data_loader": "data_loader.data_loaders",
@@ -186,7 +184,7 @@ def _problems_of(key, value):
     kinds = key.kinds.split()
     if not any(KINDS[kind][1](value) for kind in kinds):
         wrong = f"{shown(value)} where {' or '.join(KINDS[kind][0] for kind in kinds)} is wanted."
-        return _unknown_words(key, value) or [(key.path, wrong)]
+        return _problems_inside(key, value) or [(key.path, wrong)]
     if key.choices and value not in key.choices:
         return [(key.path, f"no '{value}'. {hint(value, key.choices)}")]
     for sign, limit in re.findall(r"([<>]=?) (\S+)", key.bounds) if value is not None else ():
@@ -194,7 +192,7 @@ def _problems_of(key, value):
             return [(key.path, f"{shown(value)}; it has to be {sign} {limit}.")]
     if key.path == "trainer.save_dir" and (why := _why_not_writable(value)):
         return [(key.path, why)]
-    return _unknown_words(key, value)
+    return _problems_inside(key, value)
 
 
 def _why_not_writable(given):
@@ -206,8 +204,8 @@ def _why_not_writable(given):
     return f"{folder} can't be made in {there}. Give another folder."
 
 
-def _unknown_words(key, value):
-    """What is wrong with the words of an object, or of each in a list or dict of them."""
+def _problems_inside(key, value):
+    """What is wrong inside an object, or inside each in a list or dict of them."""
     names = key.path.split(".")
     wanted = list if key.kinds == "list" else dict
     if names[0] not in SECTIONS or "args" in names or not isinstance(value, wanted):
@@ -215,7 +213,8 @@ def _unknown_words(key, value):
     if wanted is dict and looks_like_object(value):
         return _problems_in(key.path, value)
     items = value.items() if isinstance(value, dict) else enumerate(value)
-    return [line for name, item in items for line in _problems_of(OBJECT._replace(path=f"{key.path}.{name}"), item)]
+    keys = [(Key(f"{key.path}.{name}", "object", REQUIRED, ""), item) for name, item in items]
+    return [line for one, item in keys for line in _problems_of(one, item)]
 
 
 def _problems_together(config, trainer):
@@ -228,8 +227,7 @@ def _problems_together(config, trainer):
     if type(patience) is int and patience > 0 and trainer.get("monitor", "off") == "off":
         yield "trainer.early_stop", "waits for a number; say which in trainer.monitor, as in 'min val_loss'."
     optimizers, schedules = config.get("optimizer"), config.get("lr_scheduler")
-    several = names_objects(optimizers)
-    named = names_objects(schedules)
+    several, named = names_objects(optimizers), names_objects(schedules)
     if several and schedules and not named:
         yield "lr_scheduler", f"which optimizer is it for? Give each by the name of one: {', '.join(optimizers)}."
     if named and not several:

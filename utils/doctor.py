@@ -85,9 +85,12 @@ class Examiner(objects.Maker):
                     yield "trainer.monitor", "is off, but ReduceLROnPlateau waits for a number, as 'min val_loss'."
                 if at(config, path).get("interval") == "step":
                     yield f"{path}.interval", "ReduceLROnPlateau waits for validations; leave it out."
+            for period in ("step_size", "T_max") if path.startswith("lr_scheduler") else ():
+                if at(config, path)["args"].get(period) == 0:
+                    yield f"{path}.args.{period}", "0; a schedule divides by it, so it has to be >= 1."
             closure = objects.parameters_of(getattr(found, "step", None)).get("closure")
             if ours and path.startswith("optimizer") and closure and closure.default is closure.empty:
-                yield f"{path}.type", f"{found.__name__} asks for the loss again and again; our loop gives it once."
+                yield f"{path}.type", f"{found.__name__} asks for the loss again, our loop gives it once; take another."
         measured = self._measured(config) if ours else []
         names = [*RESERVED[1:], *measured]
         if twice := [name for name in names if names.count(name) > 1]:
@@ -122,7 +125,7 @@ def _not_fit(found, section):
     has = {name for owner in found.__mro__[:-1] for name in vars(owner)}
     wanted = {"loss": ["__call__"], "metrics": ["update", "compute", "reset"]}.get(section, [])
     lacks = [name for name in wanted if name not in has and "__call__" not in has]
-    return f"{found.__name__} has no {', '.join(lacks)}." if lacks else ""
+    return f"{found.__name__} has no {', '.join(lacks)}. Add it, or name another." if lacks else ""
 
 
 def _may_split(loader, args):

@@ -40,7 +40,7 @@ def optional(name, wanted_by, package=None):
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
             raise
-        what = f"'{package}', which isn't installed: pip install {package}" if package else f"{name}, which was deleted"
+        what = f"'{package}', which isn't installed: pip install {package}" if package else f"{name}; bring it back"
         raise ConfigError(f"{wanted_by} wants {what}.") from None
 
 

@@ -2,7 +2,7 @@
 
 import functools
 
-from utils.description import PATHS, keys_in, names_objects
+from utils.description import KEYS, keys_in, names_objects
 from utils.errors import ConfigError, hint, shown
 
 
@@ -42,7 +42,7 @@ def merged(below, above):
     return {name: value for name, value in {**below, **made}.items() if value is not None or name not in below}
 
 
-def set_value(config, path, value, source="command line"):
+def set_value(config, path, value):
     """Set the key at a dotted path: one that is there, one of this description, or an argument of an object."""
     names = path.split(".")
     holder = config
@@ -50,14 +50,14 @@ def set_value(config, path, value, source="command line"):
         here, free = ".".join(names[: i + 1]), _takes_any(names[:i])
         if isinstance(holder, list):
             if not name.isdecimal() or int(name) >= len(holder):
-                raise ConfigError(f"{source}: {here}: the list has {len(holder)} items, counted from 0.")
+                raise ConfigError(f"command line: {here}: the list has {len(holder)} items, counted from 0.")
             name = int(name)
         elif not isinstance(holder, dict):
-            raise ConfigError(f"{source}: {path}: there is only {shown(holder)} before '{name}'.")
+            raise ConfigError(f"command line: {path}: there is only {shown(holder)} before '{name}'.")
         elif not free and names_objects(holder) and name in ("type", "args"):
-            raise ConfigError(f"{source}: {here}: which of {', '.join(holder)}? Put its name before '{name}'.")
+            raise ConfigError(f"command line: {here}: which of {', '.join(holder)}? Put its name before '{name}'.")
         elif not free and name not in (known := dict.fromkeys([*holder, *keys_in(".".join(names[:i]))])):
-            raise ConfigError(f"{source}: {here}: no such key. {hint(name, known)}")
+            raise ConfigError(f"command line: {here}: no such key. {hint(name, known)}")
         if i == len(names) - 1:
             holder[name] = value
             return
@@ -72,7 +72,7 @@ def set_value(config, path, value, source="command line"):
 def _takes_any(names):
     """Whether any key may stand there: in an object's args, in `extra`, in a key that takes arguments."""
     path = ".".join(names[:2])
-    return "args" in names or names[:1] == ["extra"] or (path in PATHS and "args" in PATHS[path].kinds.split())
+    return "args" in names or names[:1] == ["extra"] or any(key.path == path and "args" in key.kinds for key in KEYS)
 
 
 def leaves(value, path=""):

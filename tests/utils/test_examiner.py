@@ -426,7 +426,7 @@ def test_a_class_of_another_kind_is_refused(section, value, place):
 
 def test_a_metric_class_says_which_methods_it_lacks():
     (line,) = problems(metrics=[of("Half")])
-    assert line == "metrics.0.type: Half has no reset."
+    assert line == "metrics.0.type: Half has no reset. Add it, or name another."
 
 
 def test_an_optimizer_that_asks_for_the_loss_again_is_refused():
