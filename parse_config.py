@@ -3,9 +3,11 @@
 Nothing here loads torch before an object is asked for, so a config that is wrong by itself is reported at once.
 """
 
+import argparse
 import copy
 import os
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 
 from logger import get_logger, open_log
@@ -52,6 +54,8 @@ class ConfigParser:
         for flags, kind, target in options:
             path = target.replace(";", ".") if isinstance(target, str) else ".".join(target)
             targets[args.add_argument(*flags, default=None, type=kind, help=f"short for {path}=").dest] = path
+        with suppress(argparse.ArgumentError):  # a parser of one's own, which hasn't got it
+            args.add_argument("--trust", action="store_true", help="read a checkpoint of pytorch-template's own")
         parsed = args.parse_intermixed_args()  # KEY=VALUE may stand between the flags
         if getattr(parsed, "device", None) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = parsed.device
@@ -68,8 +72,7 @@ class ConfigParser:
             raise ConfigError("Say which config: add -c config.json, or -r CHECKPOINT to go on with a run.")
         imports.add([*folders, Path.cwd()])
         os.chdir(imports.ROOT)
-        config = cls._resumed(resume, given, origins, changed, run_id)
-        config.trust = getattr(parsed, "trust", False)
+        config = cls._resumed(resume, given, origins, changed, run_id, parsed.trust)
         config.source = file.name if file else config.resume.name
         config.asked, config.folders = parsed, folders
         if not hasattr(parsed, "check"):  # a script of one's own, whose config may hold anything
@@ -78,13 +81,13 @@ class ConfigParser:
         return config
 
     @classmethod
-    def _resumed(cls, resume, given, origins, changed, run_id):
+    def _resumed(cls, resume, given, origins, changed, run_id, trust):
         """The saved config of the checkpoint that -r names, with the given sections in the place of the saved ones."""
         complete = description.with_defaults
         path, content = None, {}
         if resume is not None:
             runs_dir = None if isinstance(resume, Path) else cls(given)._set_all(changed, origins).runs_dir
-            path, content = runs.find_checkpoint(resume, runs_dir, run_id, get_logger("config").warning)
+            path, content = runs.find_checkpoint(resume, runs_dir, run_id, get_logger("config").warning, trust)
         if path is None:
             config = cls(given, None, None, run_id)._set_all(changed, origins)
             config.reuses = resume == "auto" and run_id is not None
@@ -95,7 +98,7 @@ class ConfigParser:
         imports.add(runs.config_folders(path.parent, imports.known()))
         origins = dict.fromkeys(saved.keys() - given.keys(), path.name) | origins
         config = cls({**saved, **given}, path, None, run_id)._set_all(changed, origins)
-        config.checkpoint = content
+        config.checkpoint, config.trust = content, trust
         config.continues = runs.is_newest(path, content)
         config.given = frozenset(given)
         config.changes = nested.differences(complete(saved), complete(config.config)) if saved else []

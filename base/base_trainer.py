@@ -2,6 +2,7 @@
 
 import functools
 import math
+import operator
 import shlex
 import time
 from abc import abstractmethod
@@ -12,11 +13,13 @@ import torch
 from base import trainer_state
 from base.base_data_loader import BaseDataLoader
 from logger import TensorboardWriter, append_numbers, close_log, cut_numbers, line_of
-from utils import checkpoint, description, inf_loop, optim, processes, runs, seeds, signals
+from utils import checkpoint, description, imports, inf_loop, optim, processes, runs, seeds, signals
 from utils.errors import Failure, Stopped
+from utils.objects import name_of
 
 HISTORY = "metrics.jsonl"
-OLDER_NAMES = {"loss": "criterion", "metrics": "metric_ftns", "metric_fns": "metric_ftns"}  # of 2018 and 2019
+# Names of 2018 and 2019.
+OLDER_NAMES = {"loss": "criterion", "metrics": "metric_ftns", "metric_fns": "metric_ftns", "log_dir": "checkpoint_dir"}
 
 
 class EndOfRun(Exception):
@@ -35,13 +38,17 @@ class BaseTrainer:
     COUNTERS: tuple[str, ...] = ("position", "lines", "not_improved", "best_log")
 
     def __init__(self, model, criterion, metric_ftns, optimizer, config, *extra, **more):
-        self.config, own = config, config["trainer"]
+        if not hasattr(config, "place"):  # a dict, as in 2018, or the object of a fork's own parser
+            config = imports.optional("extras.older_configs", "this config").adapted(self, config, extra)
+        self.config = self._parsed = config  # a subclass may set the first to what it likes
+        own = config["trainer"]
         older = {"keep_last": 0, "save_period": own.get("save_freq", 1)}  # what forks expect
         self.settings = settings = {**description.with_defaults({})["trainer"], **older, **own}
         self.verbosity = settings["verbosity"]
         self.logger = config.get_logger("trainer", self.verbosity)
         self.model, self.criterion, self.metric_ftns, self.optimizer = model, criterion, metric_ftns, optimizer
         self.extra_arguments = (*extra, *more.values())
+        self.device_ids = getattr(model, "device_ids", [])
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
         self.epochs = settings["epochs"] or math.inf
@@ -66,12 +73,12 @@ class BaseTrainer:
 
     def __getattr__(self, name):
         if name in OLDER_NAMES:
-            return getattr(self, OLDER_NAMES[name])
+            return operator.attrgetter(OLDER_NAMES[name])(self)
         raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
 
     @functools.cached_property
     def checkpoint_dir(self):
-        return self.config.save_dir
+        return self._parsed.save_dir
 
     @abstractmethod
     def _train_epoch(self, epoch):
@@ -94,10 +101,10 @@ class BaseTrainer:
         self.epoch = self.start_epoch - 1
         self._tell_loaders(self.start_epoch)
         if self._restored is not None:
-            trainer_state.restore_rest(self, self._restored, self.config.resume)
-            self._restored = self.config.checkpoint = None  # memory that nobody needs any more
+            trainer_state.restore_rest(self, self._restored, self._parsed.resume)
+            self._restored = self._parsed.checkpoint = None  # memory that nobody needs any more
         elif processes.size() > 1:  # one seed made the same weights; from here each process draws its own dropout
-            seeds.seed_everything(int(seeds.example_seeds(self.config.get("seed") or 0, 0, 1, processes.rank())[0]))
+            seeds.seed_everything(int(seeds.example_seeds(self._parsed.get("seed") or 0, 0, 1, processes.rank())[0]))
         self.saved_step = self.step
         if reason := self._finished():
             self.logger.info(f"Nothing left to do: {reason}.")
@@ -112,7 +119,7 @@ class BaseTrainer:
         except Exception as error:  # a traceback says where in the code; this says with what
             if not isinstance(error, Failure):
                 said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}"
-                parts = description.parts(getattr(self.config, "config", self.config))
+                parts = description.parts(self._parsed.config)
                 self.logger.error(f"{said}, with\n{parts}")
             raise
         finally:
@@ -143,6 +150,9 @@ class BaseTrainer:
         self._tell_loaders(epoch)
         log = {"epoch": epoch, "step": self.step} | self._run_epoch(epoch)
         log = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in log.items()}
+        for prefix in ("", "val_"):  # in 2018 a list, in the order of the metrics
+            if isinstance(log.get(f"{prefix}metrics"), list):
+                log |= {prefix + name_of(m): value for m, value in zip(self.metric_ftns, log.pop(f"{prefix}metrics"))}
         log |= {"step": self.step, "seconds": round(time.perf_counter() - started, 3)}
         self.epoch, self.position = epoch, 0
         improved = self._judge(log)
@@ -188,7 +198,7 @@ class BaseTrainer:
         if processes.is_main():
             for wreckage in folder.glob("*.pth.*.tmp"):  # of a write that a kill cut short
                 wreckage.unlink()
-            resumed = self.config.resume
+            resumed = self._parsed.resume
             cut_numbers(folder / HISTORY, self.lines, resumed and Path(resumed).parent / HISTORY)
             for loader in loaders.values():
                 loader.write_split(folder / "split.json")
@@ -197,6 +207,8 @@ class BaseTrainer:
         model = checkpoint.unwrapped(self.model)
         sizes = [f"{loader.n_samples or 'a stream of'} {name}" for name, loader in loaders.items()]
         together = f", {processes.size()} processes" if processes.size() > 1 else ""
+        if self._parsed.get("n_gpu") and self.device.type == "cpu" and torch.cuda.is_available():
+            self.logger.warning("n_gpu: the model is on the CPU. Add model = model.to(device) before the optimizer.")
         self.logger.info(f"model    {type(model).__name__}, {optim.counts(model)}")
         self.logger.info(f"device   {self.device}{together}")
         self.logger.info(f"data     {', '.join(sizes).replace('_', ' ')}")
@@ -222,7 +234,7 @@ class BaseTrainer:
 
     def _resume_checkpoint(self, path):
         """Put the weights, the optimizer and the epoch back; `train` does the rest, once the subclass is complete."""
-        self._restored = getattr(self.config, "checkpoint", None) or checkpoint.load(path, self.logger.warning)
+        self._restored = self._parsed.checkpoint or checkpoint.load(path, self.logger.warning)
         trainer_state.restore(self, self._restored, path)
 
     def _save_position(self):
@@ -261,7 +273,7 @@ class BaseTrainer:
 
     def _tell_loaders(self, epoch):
         for loader in self._loaders().values():
-            loader.seed = self.config.get("seed") or 0
+            loader.seed = self._parsed.get("seed") or 0
             loader.set_epoch(epoch)
 
     def _say_goodbye(self):

@@ -31,14 +31,14 @@ def state_of(trainer):
         "finished": bool(trainer._finished()),
         "data": loader.state_dict() if isinstance(loader, BaseDataLoader) and hasattr(loader, "state_dict") else None,
         "random": processes.gather(seeds.state()),
-        "config": as_plain(getattr(trainer.config, "config", trainer.config)),
+        "config": as_plain(trainer._parsed.config),
     }
 
 
 def restore(trainer, content, path):
     """Put the weights, the optimizer and the epoch back; `restore_rest` does what a subclass brings only later."""
-    changes = getattr(trainer.config, "changes", ())
-    _refuse_what_can_not_change(changes, content, trainer.config)
+    changes = trainer._parsed.changes
+    _refuse_what_can_not_change(changes, content, trainer._parsed)
     for name, saved, now in changes:
         trainer.logger.info(f"changed  {name}: {shown(saved)} → {shown(now)}")
     checkpoint.load_weights(trainer.model, content.get("train_state_dict", content["state_dict"]), path)
@@ -49,7 +49,7 @@ def restore(trainer, content, path):
     trainer.start_epoch = trainer.epoch + 1
     if content.get("monitor", trainer.monitor) == trainer.monitor:
         trainer.mnt_best = content["monitor_best"]
-    trainer.logger.info(f"resumed  {path}: epoch {trainer.epoch}, step {trainer.step}")
+    trainer.logger.info(f"resumed  {path}: epoch {trainer.epoch}{f', step {trainer.step}' if trainer.step else ''}")
 
 
 def restore_rest(trainer, content, path):
@@ -142,7 +142,7 @@ def _refuse_what_can_not_change(changes, content, config):
         "always": True,
         "with a schedule": schedule is not None,
         "scheduled": schedule is not None and had_one and "ReduceLROnPlateau" not in str(schedule),
-        "continued": getattr(config, "continues", True),
+        "continued": config.continues,
         "inside an epoch": bool(content.get("counters", {}).get("position")),
     }
     for name, was, now in changes:

@@ -28,7 +28,7 @@ def show(trainer):
         numbers = trainer._run_epoch(1)
     except Exception as error:
         if not isinstance(error, Failure):
-            say(description.parts(trainer.config.config))
+            say(description.parts(trainer._parsed.config))
         raise
     finally:  # where a layer raises, those before it are what one wants to see
         say(_table(trainer.model, layers, outputs))

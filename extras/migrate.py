@@ -12,18 +12,33 @@ import subprocess
 import sys
 from pathlib import Path
 
-from extras.sources import DEFINITION, IMPORT, Sources, attributes, names, own_functions
+from base.base_trainer import OLDER_NAMES
+from extras.sources import DEFINITION, IMPORT, Source, Sources, attributes, names, own_functions
 from utils.errors import ConfigError
 from utils.imports import ROOT
 
-CORE = ("base", "logger", "utils", "extras", "parse_config.py", "requirements.txt", ".gitignore", "pyproject.toml")
+CORE = ("base", "logger", "utils", "extras", "parse_config.py", "requirements.txt", ".gitignore")
 NOT_OF_EXTRAS = ("migrate.py", "sources.py", "template_functions.txt")
-OTHER_PARSER = "utils/parse_config.py"  # where some forks keep theirs
+PARSER, OTHER_PARSER = "parse_config.py", "utils/parse_config.py"  # where some forks keep theirs
+LOGGER_CONFIG = "logger_config.json"  # read by the template's logger alone
 MERGED = ("requirements.txt", ".gitignore")
 LEFT_FOLDERS = {".git", "__pycache__", "saved", "wandb", ".venv", "venv", ".ipynb_checkpoints", ".pytest_cache"}
-LEFT_FILES = re.compile(r".*\.(pth|pt|ckpt|pyc)|logger_config\.json")  # the last is read by the old logger alone
+LEFT_FILES = re.compile(r".*\.(pth|pt|ckpt|pyc)")
 MOST_BYTES = 50 * 2**20
-RENAMED = {"loss": "criterion", "metrics": "metric_ftns"}  # of BaseTrainer, in 2019
+OPENS = """
+
+# Added: a checkpoint that holds the parser opens with a plain torch.load, as a dict of its sections.
+def _sections_of(parser):
+    from collections import OrderedDict
+
+    from utils.util import as_plain
+
+    sections = next(value for value in vars(parser).values() if isinstance(value, dict) and "trainer" in value)
+    return OrderedDict, (list(as_plain(sections).items()),)
+
+
+ConfigParser.__reduce__ = _sections_of
+"""
 TO_DEVICE = (
     "moved the model to its device, the core's does not: in the script, model = model.to(device) before the optimizer."
 )
@@ -34,6 +49,7 @@ class Move:
 
     def __init__(self, fork, folder, keep_base):
         self.fork, self.folder, self.keep_base = fork, folder, keep_base
+        self.changed_parser = False
         self.known = set((ROOT / "extras" / "template_functions.txt").read_text().split())
         self.told = {"Carried over": {}, "Changed": {}, "Left to do": {}, "Not copied": {}}
 
@@ -44,14 +60,15 @@ class Move:
     def copy(self):
         """Copy the core, then what of the fork lies elsewhere; {path in the fork: whether the core has its own}."""
         ignored = shutil.ignore_patterns("__pycache__", *NOT_OF_EXTRAS)
+        kept = self._kept() if self.keep_base else []
         for name in CORE:
-            if (ROOT / name).is_file():
+            if (ROOT / name).is_file() and name not in kept:
                 shutil.copy2(ROOT / name, self.folder / name)
-            elif not (name == "base" and self.keep_base):
+            elif name not in kept:
                 shutil.copytree(ROOT / name, self.folder / name, ignore=ignored)
         shutil.copy2(ROOT / "LICENSE", self.folder / "LICENSE-core")
         self.tell("Changed", "LICENSE-core", "the licence of the core's files.")
-        if (self.fork / OTHER_PARSER).exists():
+        if (self.fork / OTHER_PARSER).exists() and OTHER_PARSER not in kept:
             (self.folder / OTHER_PARSER).write_text("from parse_config import ConfigParser  # noqa: F401\n")
             self.tell("Changed", OTHER_PARSER, "hands on the core's ConfigParser.")
         found = {}
@@ -65,7 +82,20 @@ class Move:
                 shutil.copy2(self.fork / path, there)
             elif not path.endswith(".py"):
                 self.tell("Not copied", path, "the core has a file of this name.")
+            if path in kept:
+                with open(there, "a", encoding="utf-8") as file:
+                    file.write(OPENS)
+                self.tell("Changed", path, "kept as it is, and its checkpoints open with a plain torch.load.")
         return found
+
+    def _kept(self):
+        """What of the core the fork's own stands for: its base/, and a ConfigParser that it has changed."""
+        for path in (PARSER, OTHER_PARSER):
+            if (self.fork / path).is_file():
+                node = Source(self.fork, path).definition("ConfigParser")
+                self.changed_parser = node is not None and bool(own_functions(node, self.known))
+                return ["base", path] if self.changed_parser else ["base"]
+        return ["base"]
 
     def _files(self):
         """Paths of the fork's files, but for those that are left where they are."""
@@ -77,7 +107,8 @@ class Move:
                     self.tell("Not copied", (below / name).as_posix(), "a folder of runs or of tools, or a link.")
             for name in sorted(files):
                 path, size = (below / name).as_posix(), os.lstat(os.path.join(here, name)).st_size
-                if size > MOST_BYTES or LEFT_FILES.fullmatch(name) or not os.path.isfile(os.path.join(here, name)):
+                left = LEFT_FILES.fullmatch(name) or (name == LOGGER_CONFIG and not self.changed_parser)
+                if left or size > MOST_BYTES or not os.path.isfile(os.path.join(here, name)):
                     self.tell("Not copied", path, f"{size / 2**20:,.1f} MiB.")
                 else:
                     yield path
@@ -162,26 +193,23 @@ class Move:
         """Tell of lines in the fork's own code that won't do, and change those that certainly can't run."""
         for line, what in source.doubtful():
             self.tell("Left to do", source.path, what, line)
-        edits = []  # (line, column in bytes, what is put in, in the place of what)
+        edits = []  # (line, column in bytes) of what gets .from_args behind it
         old, new = (of.definition("base.base_trainer", "BaseTrainer") for of in (self.theirs, self.ours))
         gone = attributes(old) - attributes(new) if old is not None and new is not None else set()
-        for node in source.on_self(gone):
-            if node.attr in RENAMED:
-                edits.append((node.lineno, node.value.end_col_offset, f".{RENAMED[node.attr]}", f".{node.attr}"))
-            else:
-                what = f"self.{node.attr} was BaseTrainer's, and no longer is there; set it in __init__."
-                self.tell("Left to do", source.path, what, node.lineno)
+        for node in source.on_self(gone - OLDER_NAMES.keys()):
+            what = f"self.{node.attr} was BaseTrainer's, and no longer is there; set it in __init__."
+            self.tell("Left to do", source.path, what, node.lineno)
         for node in source.calls("ConfigParser") if self.theirs.parser_reads_arguments() else ():
             if node.keywords or len(node.args) > 2:
                 what = "ConfigParser(…) read the command line; write ConfigParser.from_args(args, options)."
                 self.tell("Left to do", source.path, what, node.lineno)
             else:
-                edits.append((node.lineno, node.func.end_col_offset, ".from_args", ""))
+                edits.append((node.lineno, node.func.end_col_offset))
         lines = source.text.split("\n")
-        for line, column, put, away in sorted(edits, reverse=True):
-            self.tell("Changed", source.path, f"{put} in the place of {away or 'a bare call'}.", line)
+        for line, column in sorted(edits, reverse=True):
+            self.tell("Changed", source.path, "ConfigParser.from_args(…) in the place of ConfigParser(…).", line)
             text = lines[line - 1].encode()
-            lines[line - 1] = (text[:column] + put.encode() + text[column + len(away) :]).decode()
+            lines[line - 1] = (text[:column] + b".from_args" + text[column:]).decode()
         if edits:
             (self.folder / source.path).write_text("\n".join(lines), encoding="utf-8")
 
@@ -192,9 +220,7 @@ class Move:
             words = [sys.executable, "-B", "-c", code]
             done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, errors="replace")
             why = done.stderr.strip().rpartition("\n")[2]
-            yield f"{source.path}: " + (
-                "all that it imports is there." if done.returncode == 0 else f"no import: {why}"
-            )
+            yield f"{source.path}: " + ("its imports work." if done.returncode == 0 else f"no import: {why}")
 
     def report(self, tried):
         """The text of MOVED.md."""
@@ -229,9 +255,8 @@ def move(fork, folder, keep_base=False):
 
 
 def _refuse(fork, folder):
-    parser = any((fork / path).is_file() for path in ("parse_config.py", OTHER_PARSER))
-    if not ((fork / "base" / "base_trainer.py").is_file() and parser and any(fork.glob("train*.py"))):
-        why = "is no fork of pytorch-template, which has base/base_trainer.py, parse_config.py and train.py."
+    if not ((fork / "base" / "base_trainer.py").is_file() and any(fork.glob("train*.py"))):
+        why = "is no fork of pytorch-template, which has base/base_trainer.py and train.py."
         raise ConfigError(f"--from {fork}: {why}")
     if (fork / "base" / "trainer_state.py").exists():
         raise ConfigError(f"--from {fork}: is on this core already; copy it.")

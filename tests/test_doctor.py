@@ -917,6 +917,16 @@ def test_bare_name_that_is_at_home_elsewhere_is_found_there(lab):
     assert_refused(lab, done, ["loss.type: no 'CrossEntropyLoss'", "Did you mean 'torch.nn.CrossEntropyLoss'?"])
 
 
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [("optimiser.args.lr=1", "optimizer"), ("trainer.epoch=3", "epochs"), ("sed=2", "seed"), ("arch.arg.x=1", "args")],
+)
+def test_misspelt_override_is_refused_with_the_nearest_name(lab, override, meant):
+    done = lab.train(toy.config(lab.saved), override)
+    path = override.partition("=")[0].removesuffix(".args.lr").removesuffix(".x")
+    assert_refused(lab, done, [f"command line: {path}: unknown. Did you mean '{meant}'?"])
+
+
 def test_shorthand_with_several_optimizers_asks_for_which(lab):
     optimizers = {"a": {"type": "SGD", "params": "*"}, "b": {"type": "SGD", "params": "*"}}
     done = lab.train(toy.config(lab.saved, optimizer=optimizers), "--lr", "0.1")

@@ -126,7 +126,7 @@ class Trainer(BaseTrainer):
                 if left == 0:
                     return
             if done == 0:
-                raise ConfigError(f"{self.config.place('data_loader')}: no batch. Is the set empty, or drop_last true?")
+                raise ConfigError(f"{self._parsed.place('data_loader')}: no batch. Is the set empty, drop_last true?")
             if self.len_epoch is None:
                 return
             number, done = number + 1, 0

@@ -6,6 +6,7 @@ byte before the comment, since torch.load itself does not notice most flipped bi
 
 import hashlib
 import os
+import pickle
 import shutil
 import struct
 import threading
@@ -22,6 +23,7 @@ FORMAT = 1  # of the content; a reader that meets a newer one refuses it
 _END_RECORD = 22  # bytes of a zip's end record, whose last two are the comment's length
 _COMMENT = b"sha256:"
 _COMMENT_SIZE = len(_COMMENT) + 64
+_OTHERS = "Give another one with -r; one that pytorch-template or a fork of it wrote is read with --trust."
 
 
 def plain(value, keep=lambda tensor, path: tensor, path=()):
@@ -164,7 +166,9 @@ def load(path, warn=lambda line: None):
     except CheckpointError:
         raise
     except Exception as error:  # an unpickler's errors are of every kind
-        why = f"not a checkpoint that can be read safely: {first_line(error)}\nGive another one with -r."
+        more = isinstance(error, pickle.UnpicklingError)
+        reason = "it holds more than tensors and plain values." if more else first_line(error)
+        why = f"not a checkpoint that can be read safely: {reason}\n{_OTHERS}"
         raise CheckpointError(f"{path.absolute()}: {why}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path.absolute()}: holds a {type(content).__name__}; a checkpoint is a dict.")
@@ -186,7 +190,7 @@ def _verify(path):
         file.seek(max(size - _END_RECORD, 0))
         end = file.read()
         if not sealed and (end[:4] != b"PK\x05\x06" or end[-2:] != b"\x00\x00"):
-            raise CheckpointError(f"{path.absolute()}: incomplete, or not a checkpoint.")
+            raise CheckpointError(f"{path.absolute()}: incomplete, or not a checkpoint. {_OTHERS}")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if any(e.compress_type != zipfile.ZIP_STORED for e in entries) or sum(e.file_size for e in entries) > size:

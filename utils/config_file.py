@@ -3,15 +3,12 @@
 import json
 import math
 import os
-import re
 from pathlib import Path
-from typing import Any
 
 from utils import imports
 from utils.errors import ConfigError, shown
 from utils.nested import leaves, merged, origin_of
 
-TAG = "tag:yaml.org,2002:"
 TWICE = "\0twice"  # stands in for the value of a key that stands twice, until `_refused` says so
 
 
@@ -45,7 +42,7 @@ def read(path):
         why = getattr(error, "strerror", None) or f"not UTF-8 text: {error}"
         raise ConfigError(f"{path.absolute()}: {why}. Give a config with -c FILE.") from None
     try:
-        content = _yaml(text, path) if path.suffix in (".yaml", ".yml") else _json(text, path)
+        content = _reader(path)(text, path)
         found = [(place, _refused(value) or _refused(place)) for place, value in leaves(content)]
     except RecursionError:
         raise ConfigError(f"{path.absolute()}: nested too deeply.") from None
@@ -85,6 +82,13 @@ def key_and_value(override):
     return path, value
 
 
+def _reader(path):
+    """What reads a file of this ending: (text, path) → content, TWICE in the place of a key's second value."""
+    if path.suffix in (".yaml", ".yml"):
+        return imports.optional("extras.yaml_config", path.absolute()).read
+    return _json
+
+
 def _json(text, path):
     try:
         return json.loads(text, object_pairs_hook=_keys_once)
@@ -101,31 +105,3 @@ def _keys_once(pairs):
     for name, value in pairs:
         made[name] = TWICE if name in made else value
     return made
-
-
-def _yaml(text, path):
-    yaml: Any = imports.optional("yaml", f"{path.absolute()}: YAML", "pyyaml")
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    # YAML 1.1 reads 1e-3 as text, off as false and 2026-01-01 as a date; JSON, Python and people don't.
-    kept, other = yaml.SafeLoader.yaml_implicit_resolvers.items(), {f"{TAG}bool", f"{TAG}timestamp"}
-    Loader.yaml_implicit_resolvers = {first: [pair for pair in pairs if pair[0] not in other] for first, pairs in kept}
-    Loader.add_implicit_resolver(f"{TAG}bool", re.compile("(true|false|True|False)$"), list("tfTF"))
-    number = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
-    Loader.add_implicit_resolver(f"{TAG}float", number, list("-+.0123456789"))
-
-    def mapping(loader, node):
-        names = [key.value for key, _ in node.value]
-        made = loader.construct_mapping(node, deep=True)  # which lets the last of two keys stand
-        return made | {name: TWICE for name in made if names.count(name) > 1}
-
-    Loader.add_constructor(f"{TAG}map", mapping)
-    try:
-        # What JSON has no word for, as a set, is refused.
-        return json.loads(json.dumps(yaml.load(text, Loader=Loader)))
-    except TypeError as error:
-        raise ConfigError(f"{path.absolute()}: holds what JSON has no word for: {error}. Give it as text.") from None
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path.absolute()}: not YAML: {' '.join(str(error).split())[:200]}") from None

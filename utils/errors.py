@@ -4,6 +4,7 @@ import difflib
 import errno
 import json
 import os
+import re
 import sys
 from traceback import print_exc
 
@@ -70,7 +71,7 @@ def hint(name, names):
 
 def first_line(error):
     """What an exception says, without the pages that some libraries add."""
-    return (str(error).strip() or "nothing").splitlines()[0][:300]
+    return re.sub(r"\x1b\[\d*m", "", str(error).strip() or "nothing").splitlines()[0][:300]
 
 
 def shown(value, most=80):

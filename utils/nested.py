@@ -2,8 +2,8 @@
 
 import functools
 
-from utils.description import KEYS, keys_in, names_objects
-from utils.errors import ConfigError, hint, shown
+from utils.description import names_objects
+from utils.errors import ConfigError, shown
 
 
 def at(config, path):
@@ -43,36 +43,30 @@ def merged(below, above):
 
 
 def set_value(config, path, value):
-    """Set the key at a dotted path: one that is there, one of this description, or an argument of an object."""
-    names = path.split(".")
-    holder = config
-    for i, name in enumerate(names):
-        here, free = ".".join(names[: i + 1]), _takes_any(names[:i])
-        if isinstance(holder, list):
-            if not name.isdecimal() or int(name) >= len(holder):
-                raise ConfigError(f"command line: {here}: the list has {len(holder)} items, counted from 0.")
-            name = int(name)
-        elif not isinstance(holder, dict):
-            raise ConfigError(f"command line: {path}: there is only {shown(holder)} before '{name}'.")
-        elif not free and names_objects(holder) and name in ("type", "args"):
-            raise ConfigError(f"command line: {here}: which of {', '.join(holder)}? Put its name before '{name}'.")
-        elif not free and name not in (known := dict.fromkeys([*holder, *keys_in(".".join(names[:i]))])):
-            raise ConfigError(f"command line: {here}: no such key. {hint(name, known)}")
-        if i == len(names) - 1:
-            holder[name] = value
-            return
-        inside = holder[name] if isinstance(name, int) else holder.get(name)
-        if inside is None or (isinstance(inside, bool) and _takes_any(names[: i + 1])):
-            inside = holder[name] = {}  # a section that is left out, or null
-        elif isinstance(inside, str) and names[i + 1] in keys_in(names[0]) and not free:
-            inside = holder[name] = {"type": inside, "args": {}}  # a bare name grows into an object
-        holder = inside
+    """Set what is at a dotted path; sections that are left out are made, a bare name grows into an object."""
+    *above, last = path.split(".")
+    holder, here = config, ""
+    for name, inside in zip(above, [*above[1:], last]):
+        name, here = _key(holder, name, here)
+        there = holder[name] if isinstance(holder, list) else holder.get(name)
+        if there is None or isinstance(there, bool):  # left out, or a switch that takes arguments
+            there = holder[name] = {}
+        elif isinstance(there, str) and inside in ("type", "args"):
+            there = holder[name] = {"type": there, "args": {}}
+        holder = there
+    holder[_key(holder, last, here)[0]] = value
 
 
-def _takes_any(names):
-    """Whether any key may stand there: in an object's args, in `extra`, in a key that takes arguments."""
-    path = ".".join(names[:2])
-    return "args" in names or names[:1] == ["extra"] or any(key.path == path and "args" in key.kinds for key in KEYS)
+def _key(holder, name, path):
+    """(the key or index that `name` is in `holder`, its dotted path); ConfigError where it can't be one."""
+    here = f"{path}.{name}".lstrip(".")
+    if isinstance(holder, list) and not (name.isdecimal() and int(name) < len(holder)):
+        raise ConfigError(f"command line: {here}: the list has {len(holder)} items, counted from 0.")
+    if not isinstance(holder, (dict, list)):
+        raise ConfigError(f"command line: {here}: there is only {shown(holder)} before '{name}'.")
+    if name in ("type", "args") and ".args" not in path and names_objects(holder):
+        raise ConfigError(f"command line: {here}: which of {', '.join(holder)}? Put its name before '{name}'.")
+    return int(name) if isinstance(holder, list) else name, here
 
 
 def leaves(value, path=""):

@@ -172,7 +172,8 @@ def make(found, args, kwargs, path, place, call=True):
     except Failure:
         raise
     except Exception as error:
-        last = extract_tb(error.__traceback__)[-1]
+        frames = extract_tb(error.__traceback__)
+        last = next((f for f in reversed(frames[1:]) if "-packages" not in f.filename), frames[-1])  # the user's own
         said = ", ".join(f"{name}={shown(value, 30)}" for name, value in kwargs.items())
         where = f"{os.path.basename(last.filename)}, line {last.lineno}"
         why = f"{name_of(found)}({said}) raised {type(error).__name__}: {first_line(error)} ({where})"

@@ -70,18 +70,23 @@ def newest_checkpoint(folder, warn):
     return None, {}
 
 
-def find_checkpoint(resume, runs_dir, run_id, warn):
+def find_checkpoint(resume, runs_dir, run_id, warn, trust=False):
     """(path, content) of what -r asks for: a file, a run's folder, "latest" or "auto"; (None, {}): nothing to resume.
 
     runs_dir: where the runs of this name are. Runs that another process trains are passed over; ConfigError if it is
-    the one that was named.
+    the one that was named. trust: a file may also be one of pytorch-template's own.
     """
     if isinstance(resume, Path) and not resume.is_dir():
         if not resume.exists():
             raise ConfigError(f"-r {resume}: there is no such checkpoint.")
         from utils import checkpoint
 
-        return resume, checkpoint.load(resume, warn)
+        try:
+            return resume, checkpoint.load(resume, warn)
+        except CheckpointError:
+            if not trust:
+                raise
+            return resume, imports.optional("extras.old_checkpoints", "--trust").read(resume)
     named = resume if isinstance(resume, Path) else runs_dir / run_id if run_id else None
     for folder in [named] if named else newest_first(runs_dir):
         if is_locked(folder):

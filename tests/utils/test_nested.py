@@ -196,23 +196,18 @@ def test_a_section_that_is_not_given_gets_its_first_key(schedule):
 
 
 @pytest.mark.parametrize(
-    ("path", "said", "nearest"),
+    ("path", "said"),
     [
-        ("optimiser.args.lr", "optimiser: ", "'optimizer'"),
-        ("trainer.epoch", "trainer.epoch: ", "'epochs'"),
-        ("sed", "sed: ", "'seed'"),
-        ("trainer.epochs.x", "trainer.epochs.x: there is only 2 before 'x'.", ""),
-        ("metrics.7", "metrics.7: the list has 2 items, counted from 0.", ""),
-        ("metrics.-1", "metrics.-1: the list has 2 items, counted from 0.", ""),
-        ("metrics.first", "metrics.first: the list has 2 items, counted from 0.", ""),
-        ("optimizer.arg.lr", "optimizer.arg: ", "'args'"),
+        ("trainer.epochs.x", "trainer.epochs.x: there is only 2 before 'x'."),
+        ("metrics.7", "metrics.7: the list has 2 items, counted from 0."),
+        ("metrics.-1", "metrics.-1: the list has 2 items, counted from 0."),
+        ("metrics.first", "metrics.first: the list has 2 items, counted from 0."),
     ],
 )
-def test_a_path_that_is_not_there_is_named_with_the_nearest(path, said, nearest):
+def test_a_path_that_can_not_be_is_told_with_what_is_there(path, said):
     with pytest.raises(ConfigError) as caught:
         nested.set_value(a_config(), path, 1)
-    assert str(caught.value).startswith(f"command line: {said}")
-    assert f"Did you mean {nearest}" in str(caught.value) or not nearest
+    assert str(caught.value) == f"command line: {said}"
 
 
 # --- the leaves ---
