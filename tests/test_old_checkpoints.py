@@ -7,8 +7,8 @@ import types
 
 import numpy as np
 import pytest
-import toy
 import torch
+import toy
 from lab import history
 
 from extras import old_checkpoints
