@@ -12,7 +12,7 @@ from pathlib import Path
 
 from logger import get_logger, open_log
 from utils import config_file, description, imports, nested, objects, runs, write_json
-from utils.errors import ConfigError, shown
+from utils.errors import ConfigError
 from utils.util import as_plain
 
 
@@ -125,24 +125,18 @@ class ConfigParser:
         """
         found = [f"{self.place(path)}: {why}" for path, why in description.problems(self._config)]
         if not found:
-            from utils.doctor import Examiner  # loads torch
-
             self._config = OrderedDict(description.with_defaults(self._config))
-            found = Examiner(self.place, self._judge).examine(self._config)
+            try:
+                examiner = imports.optional("extras.doctor", "the check of objects").Examiner(self.place, self._judge)
+                found = examiner.examine(self._config)
+            except imports.Missing as error:  # their makers check them, too, each when it comes to that
+                get_logger("config").warning(error)
         if found:
             raise ConfigError("\n".join(found))
 
     def place(self, path):
         """Where a dotted path stands, for messages: in which file, or on the command line."""
         return f"{nested.origin_of(self.origins, path) or self.source}: {path}"
-
-    def table(self):
-        """Check, then: every value, its dotted path before it and what set it behind it, a line each."""
-        self.check()
-        rows = [(path, shown(value)) for path, value in nested.leaves(self._config)]
-        wide, most = max(len(path) for path, _ in rows), max(len(value) for _, value in rows)
-        line, origins = f"{{:<{wide}}}  {{:<{min(most, 24)}}}  {{}}", self.origins
-        return "\n".join(line.format(*row, nested.origin_of(origins, row[0]) or "default") for row in rows)
 
     def init_obj(self, name, module=None, *args, **kwargs):
         """Make the object or objects that section `name` describes; `name` may also be the dotted path of one of them.

@@ -8,8 +8,11 @@ import inspect
 import sys
 
 from parse_config import ConfigParser
-from utils import command_line, write_json
+from utils import command_line, imports, write_json
 from utils.errors import ConfigError, exit_code
+
+# Arguments of a training loader that its test part has no use for.
+OF_TRAINING = ("stratify", "group_by", "folds", "fold", "sampler", "drop_last")
 
 
 def main(config, split="test"):
@@ -19,7 +22,7 @@ def main(config, split="test"):
     config.check()
     if config.checkpoint is None:
         raise ConfigError("-r: no run of this name has a checkpoint.")
-    from trainer import build
+    from trainer import Trainer, build
     from trainer.evaluate import evaluate
     from trainer.stepper import precision
     from utils import checkpoint, devices, processes
@@ -29,7 +32,7 @@ def main(config, split="test"):
     asked, (loaders, split) = split, _loaders_of(config, split)
     content, config.checkpoint = config.checkpoint, None
     for loader in loaders.values():
-        loader.seed = config["seed"]
+        loader.evaluating().seed = config["seed"]
         if content.get("data") is not None and hasattr(loader, "load_state_dict"):
             loader.load_state_dict(content["data"])
     model = build.model(config, device)
@@ -37,10 +40,12 @@ def main(config, split="test"):
     model, criterion = build.wrapped(config, model, device), build.criterion(config, device)
     how = {"device": device, "memory_format": devices.memory_format(config["trainer"]["channels_last"])}
     how["autocast"] = precision(config["trainer"]["amp"], device)
+    trainer = config.find("trainer")
+    trainer = trainer if hasattr(trainer, "predict") else Trainer  # a loop of one's own
     numbers = {}
     for name, loader in loaders.items():
         metrics = Metrics(build.metrics(config, device), f"{split}_{name}_" if name else f"{split}_", device)
-        numbers |= evaluate(model, loader, criterion, metrics, **how)
+        numbers |= evaluate(trainer, model, loader, criterion, metrics, **how)
     if processes.is_main():
         examples = sum(loader.n_samples or 0 for loader in loaders.values())
         about = {"checkpoint": config.resume.name, "epoch": content["epoch"], "split": split, "examples": examples}
@@ -55,8 +60,9 @@ def _loaders_of(config, split):
     section = config["data_loader"]
     if split == "test" and config["test_data_loader"] is None:
         if "training" in inspect.signature(config.find("data_loader")).parameters:
+            kept = {name: value for name, value in section["args"].items() if name not in OF_TRAINING}
             off = {"training": False, "shuffle": False, "validation_split": 0}
-            config["data_loader"] = {**section, "args": {**section["args"], **off}}
+            config["data_loader"] = {**section, "args": kept | off}
             return {"": config.init_obj("data_loader")}, split
         why = f"There is no test_data_loader, and {section['type']} has no test part (no argument 'training')"
         config.get_logger("test").info(f"{why}: evaluating on the validation data.")
@@ -93,7 +99,7 @@ def run():
     """The whole command; what it raises, `exit_code` tells."""
     config = ConfigParser.from_args(parser())
     if config.asked.check:
-        print(config.table())
+        imports.optional("extras.doctor", "--check").show(config)
     else:
         main(config, config.asked.split)
 

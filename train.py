@@ -47,6 +47,9 @@ def parser():
     """The command line."""
     made = command_line.parser(__doc__, help="go on from a checkpoint or run, from the 'latest' run, or 'auto'")
     made.add_argument("--dry-run", action="store_true", help="build all, try one batch, show the layers; write nothing")
+    made.add_argument(
+        "--folds", type=int, metavar="K", help="train K times, on all but a K-th each time; print the means"
+    )
     made.add_argument("--run-id", help="name of the run's folder; default: the time")
     return made
 
@@ -55,7 +58,9 @@ def run():
     """The whole command; what it raises, `exit_code` tells."""
     config = ConfigParser.from_args(parser(), OPTIONS)
     if config.asked.check:
-        print(config.table())
+        imports.optional("extras.doctor", "--check").show(config)
+    elif config.asked.folds:
+        imports.optional("extras.folds", "--folds").train_each(config, config.asked.folds, main)
     elif config.asked.dry_run:
         main(config, imports.optional("extras.dry_run", "--dry-run").show)
     else:

@@ -6,6 +6,7 @@ import operator
 import shlex
 import time
 from abc import abstractmethod
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -118,9 +119,10 @@ class BaseTrainer:
             self._say_goodbye()
         except Exception as error:  # a traceback says where in the code; this says with what
             if not isinstance(error, Failure):
-                said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}"
-                parts = description.parts(self._parsed.config)
-                self.logger.error(f"{said}, with\n{parts}")
+                said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}, "
+                with suppress(imports.Missing):
+                    said += imports.optional("extras.explain", "a better word").explained(error, self)
+                self.logger.error(said)
             raise
         finally:
             self.writer.close()

@@ -4,7 +4,8 @@ import sys
 
 import torch
 
-from utils import description, inf_loop, optim, processes
+from extras.explain import described, parts
+from utils import inf_loop, optim, processes
 from utils.checkpoint import unwrapped
 from utils.errors import ConfigError, Failure
 
@@ -28,7 +29,7 @@ def show(trainer):
         numbers = trainer._run_epoch(1)
     except Exception as error:
         if not isinstance(error, Failure):
-            say(description.parts(trainer._parsed.config))
+            say(parts(trainer._parsed.config))
         raise
     finally:  # where a layer raises, those before it are what one wants to see
         say(_table(trainer.model, layers, outputs))
@@ -67,17 +68,6 @@ def _sizes(loader):
     examples = f"{loader.n_samples:,} examples" if loader.n_samples is not None else "a stream"
     batches = f" in {len(loader):,} batches" if loader.n_samples is not None else ""
     return f"{examples}{batches} of {loader.batch_size}"
-
-
-def described(value):
-    """Shapes and dtypes of the tensors in a batch or an output, as text."""
-    if isinstance(value, torch.Tensor):
-        return f"({', '.join(map(str, value.shape))}) {str(value.dtype).removeprefix('torch.')}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {described(item)}" for name, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(described, value[:4])) + (", …" if len(value) > 4 else "")
-    return type(value).__name__
 
 
 def _is_layer(module):

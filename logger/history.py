@@ -10,7 +10,11 @@ from utils.util import replacing
 def append_numbers(path, numbers):
     """Add a line to the file; a number that is not finite is written as null, as JSON knows no NaN."""
     with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps({name: _plain(value) for name, value in numbers.items()}) + "\n")
+        file.write(json.dumps({name: _known_to_json(value) for name, value in numbers.items()}) + "\n")
+
+
+def _known_to_json(value):
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def cut_numbers(path, lines, source=None):
@@ -20,11 +24,6 @@ def cut_numbers(path, lines, source=None):
         kept = source.read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
         with replacing(path) as temporary:
             temporary.write_text("".join(kept), encoding="utf-8")
-
-
-def _plain(value):
-    value = value.tolist() if hasattr(value, "tolist") else value  # a tensor, a numpy scalar
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def line_of(log, epochs):

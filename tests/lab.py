@@ -125,7 +125,7 @@ class Checkout:
         self._started = []
         for path in [*ROOT.glob("*.py"), ROOT / "config.json"]:
             shutil.copy(path, folder)
-        for room in ("base", "data_loader", "logger", "model", "trainer", "utils"):
+        for room in ("base", "data_loader", "extras", "logger", "model", "trainer", "utils"):
             shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "data").symlink_to(ROOT / "data")
 

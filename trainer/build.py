@@ -28,7 +28,7 @@ def validation(config, data_loader):
         return data_loader.split_validation()
     made = config.init_obj("valid_data_loader")
     for name, loader in made.items() if isinstance(made, dict) else [("", made)]:
-        _loader(config, f"valid_data_loader.{name}".rstrip("."), loader)
+        _loader(config, f"valid_data_loader.{name}".rstrip("."), loader).evaluating()
         if hasattr(data_loader, "state_dict") and hasattr(loader, "load_state_dict"):
             loader.load_state_dict(data_loader.state_dict())  # a vocabulary, statistics: of the training data alone
     return made
@@ -75,9 +75,24 @@ def wrapped(config, made, device):
 
 
 def criterion(config, device):
-    """The loss, its own tensors (class weights) on the device."""
+    """The loss, its own tensors (class weights) on the device; of several by name their sum, which logs each, too."""
     made = config.init_obj("loss")
+    if isinstance(made, dict):
+        return Losses(made, {name: spec.get("weight", 1.0) for name, spec in config["loss"].items()}).to(device)
     return made.to(device) if isinstance(made, torch.nn.Module) else made
+
+
+class Losses(torch.nn.Module):
+    """Several criteria, {name: (output, target) → mean over examples}, as one whose "loss" is their weighted sum."""
+
+    def __init__(self, criteria, weights):
+        super().__init__()
+        self.criteria, self.weights = criteria, weights
+        self.modules_of_it = torch.nn.ModuleList(one for one in criteria.values() if isinstance(one, torch.nn.Module))
+
+    def forward(self, output, target):
+        parts = {name: criterion(output, target) for name, criterion in self.criteria.items()}
+        return {"loss": sum(self.weights[name] * part for name, part in parts.items()), **parts}
 
 
 def metrics(config, device):

@@ -6,11 +6,12 @@ from utils import devices, signals
 
 
 @torch.no_grad()
-def evaluate(model, loader, criterion, metrics, *, device, memory_format, autocast, epoch=1):
+def evaluate(trainer, model, loader, criterion, metrics, *, device, memory_format, autocast, epoch=1):
     """{name: number} over every example of the loader, each counted once.
 
-    metrics: utils.metrics.Metrics, reset before and after. epoch: what random transforms of the set depend on. The
-    model is left in the mode that it was in. A signal is heeded between batches.
+    trainer: a Trainer or its class, which has inputs_and_target and predict. metrics: utils.metrics.Metrics, reset
+    before and after. epoch: what random transforms of the set depend on. The model is left in the mode that it was in.
+    A signal is heeded between batches.
     """
     was_training = model.training
     model.eval()
@@ -18,10 +19,10 @@ def evaluate(model, loader, criterion, metrics, *, device, memory_format, autoca
     try:
         for planned in loader.planned(epoch):
             signals.check()
-            inputs, target = devices.move(next(planned.source), device, memory_format)
+            inputs, target = trainer.inputs_and_target(devices.move(next(planned.source), device, memory_format))
             metrics.expect(planned.here)
             with autocast:
-                output = model(inputs)
+                output = trainer.predict(model, inputs)
                 loss = criterion(output, target)
             metrics.update(output, target, loss)
         return metrics.result()

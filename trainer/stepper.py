@@ -23,10 +23,12 @@ class Stepper:
     """
 
     def __init__(self, model, optimizer, lr_scheduler=None, *, device, amp="off", clip_grad_norm=None, ema_decay=None):
-        self.model = model
-        self.optimizers = list(optimizer.values()) if isinstance(optimizer, dict) else [optimizer]
-        schedules = lr_scheduler if isinstance(lr_scheduler, dict) else {"": lr_scheduler}
-        self.schedules = [schedule for schedule in schedules.values() if schedule is not None]
+        self.model, self.device, self.amp = model, device, amp
+        self._optimizers = optimizer if isinstance(optimizer, dict) else {"": optimizer}
+        self._schedules = lr_scheduler if isinstance(lr_scheduler, dict) else {"": lr_scheduler}
+        self.optimizers = list(self._optimizers.values())
+        self.schedules = [schedule for schedule in self._schedules.values() if schedule is not None]
+        self._parts = []
         self.clip_grad_norm = clip_grad_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
         self.ema_decay = ema_decay
@@ -36,10 +38,20 @@ class Stepper:
         self._share, self._first, self._last = 1.0, True, True
         self._planned, self._counted = 1, None
 
+    def each(self):
+        """{name: Stepper} of the optimizers one by one, told with this one what comes; the last keeps the average."""
+        how = {"device": self.device, "amp": self.amp, "clip_grad_norm": self.clip_grad_norm}
+        parts = {n: Stepper(self.model, one, self._schedules.get(n), **how) for n, one in self._optimizers.items()}
+        self._parts = list(parts.values())
+        self._parts[-1].ema_decay, self._parts[-1].evaluated = self.ema_decay, self.evaluated
+        return parts
+
     def expect(self, examples, total, first=True, last=True):
         """The next batch holds `examples` of the update's `total` (over all processes), and is its first, its last."""
         self._share = examples * processes.size() / total if total else 0.0
         self._first, self._last, self._planned = first, last, total
+        for part in self._parts:
+            part.expect(examples, total, first, last)
 
     def update(self):
         """The block in which a batch is computed."""
@@ -57,9 +69,10 @@ class Stepper:
     def backward(self, loss):
         """Add the batch's share to the gradients.
 
-        loss: mean over the batch's examples, or (sum, count) where the criterion averages over something else; then the
-        update's gradients are those of sum of sums / sum of counts.
+        loss: mean over the batch's examples; or (sum, count) where the criterion averages over something else, then the
+        update's gradients are those of sum of sums / sum of counts; or a dict, whose "loss" is one of these.
         """
+        loss = loss["loss"] if isinstance(loss, dict) else loss
         if isinstance(loss, tuple):
             loss = self._counted_loss(*loss)
         elif self._share != 1.0:

@@ -4,12 +4,13 @@ import copy
 import itertools
 import math
 import time
+from contextlib import suppress
 
 from base import BaseTrainer
 from base.base_trainer import EndOfRun
 from trainer.evaluate import evaluate
 from trainer.stepper import Stepper
-from utils import devices, processes, seeds, signals
+from utils import devices, imports, processes, seeds, signals
 from utils.errors import ConfigError, Diverged
 from utils.metrics import Metrics
 
@@ -53,9 +54,10 @@ class Trainer(BaseTrainer):
             name: Metrics(copy.deepcopy(metric_ftns), f"val_{name}_" if name else "val_", device)
             for name in self._validation_sets()
         }
-        self.cursor = [1, 0]  # the pass over the data, and the batches of it that are done
+        self.cursor = [1, 0]  # the pass over the data, its batches that are done, where a stream stands behind them
         self.validated = 0  # the step of the last validation inside an epoch
         self.logged = [0.0, 0.0]  # the loss's sum and count when training values were last logged
+        self.batch = None  # the last one, as inputs and target
         self._waited, self._examples = 0.0, 0  # seconds the epoch waited for data, examples it has trained on
 
     def _train_epoch(self, epoch):
@@ -64,7 +66,7 @@ class Trainer(BaseTrainer):
             with self.stepper.update():
                 self.stepper.zero_grad()  # 1. reset (at the start of an update)
                 with self.stepper.autocast():
-                    output = self.model(inputs)  # 2. predict
+                    output = self.predict(self.model, inputs)  # 2. predict
                     loss = self.criterion(output, target)  # 3. compare
                 self.stepper.backward(loss)  # 4. gradients
                 self.train_metrics.update(output, target, loss)
@@ -94,6 +96,9 @@ class Trainer(BaseTrainer):
             self.logged = [0.0, 0.0]
         self._waited, self._examples = 0.0, 0
         row = self._row(epoch)
+        if self.step == 0 and self.device.type == "cuda":  # which does not say what is wrong with a label
+            with suppress(imports.Missing):
+                imports.optional("extras.explain", "the first batch").watch_labels(self)
         with self._progress(epoch) as bar:
             while window := list(itertools.islice(row, self.accumulate)):
                 self._between_updates(epoch)
@@ -109,6 +114,7 @@ class Trainer(BaseTrainer):
                 bar.update(total)
                 if self._is_due("log_step"):
                     self._log_step(epoch, bar)
+        self.batch = None
 
     def _row(self, epoch):
         """Yield (planned batch, cursor after it) from where the epoch stands to its end.
@@ -118,24 +124,35 @@ class Trainer(BaseTrainer):
         if self.len_epoch is None and self.position == 0:
             self.cursor = [epoch, 0]
         left = math.inf if self.len_epoch is None else self.len_epoch - self.position
-        number, done = self.cursor
+        number, done, *state = self.cursor
         while left > 0:
-            for planned in self.data_loader.planned(number, done):
+            for planned in self.data_loader.planned(number, done, *state):
                 done, left = done + 1, left - 1
-                yield planned, [number, done]
+                yield planned, [number, done, planned.state]
                 if left == 0:
                     return
             if done == 0:
                 raise ConfigError(f"{self._parsed.place('data_loader')}: no batch. Is the set empty, drop_last true?")
             if self.len_epoch is None:
                 return
-            number, done = number + 1, 0
+            number, done, state = number + 1, 0, []
 
     def _load(self, planned):
         asked = time.perf_counter()
         batch = next(planned.source)
         self._waited += time.perf_counter() - asked
-        return devices.move(batch, self.device, self.memory_format)
+        self.batch = self.inputs_and_target(devices.move(batch, self.device, self.memory_format))
+        return self.batch
+
+    @staticmethod
+    def inputs_and_target(batch):
+        """(what the model gets, what the criterion compares with) of a batch: the one place that knows; override it."""
+        return batch
+
+    @staticmethod
+    def predict(model, inputs):
+        """The model's output; a dict of inputs goes in by name."""
+        return model(**inputs) if isinstance(inputs, dict) else model(inputs)
 
     def _between_updates(self, epoch):
         """Before an update validate, save, leave, where due; in this order, so that a save has all behind it."""
@@ -159,7 +176,7 @@ class Trainer(BaseTrainer):
         with seeds.untouched_devices():
             for name, loader in self._validation_sets().items():
                 metrics = self.valid_metrics[name]
-                numbers |= evaluate(self._evaluated(), loader, self.criterion, metrics, epoch=epoch, **how)
+                numbers |= evaluate(self, self._evaluated(), loader, self.criterion, metrics, epoch=epoch, **how)
         return numbers
 
     def _validate_inside(self, epoch):

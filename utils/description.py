@@ -69,13 +69,13 @@ WORDS = (  # of every object
 INSIDE = {  # words of an object beside those
     "optimizer": (Key("params", "text", "*", "a shell-style pattern of the parameters' names, as in `head.*`"),),
     "lr_scheduler": (Key("interval", "text", "epoch", "when it is stepped", choices=("epoch", "step")),),
+    "loss": (Key("weight", "number", 1.0, "of this loss in the sum of several"),),
     "metrics": (Key("name", "text", ABSENT, "what its number is called"),),
 }
 KEYS = (
     Key("$schema", "text", ABSENT, "`config.schema.json`, by which editors complete and check"),
     Key("extends", "text", ABSENT,
-        "a config that this one changes, relative to this file; sections merge key by key, lists replace, `null` "
-        "removes; another `type` drops the old `args`"),
+        "a config that this one changes; sections merge, lists replace, `null` removes, another `type` drops `args`"),
     Key("name", "name", REQUIRED, "the experiment's name; runs go to `save_dir/name/run_id/`"),
     Key("seed", "whole", 0, "of weights, dropout, the data's order and every example's transforms", ">= 0"),
     Key("deterministic", "switch", False, "`torch.use_deterministic_algorithms`"),
@@ -92,10 +92,9 @@ KEYS = (
     Key("optimizer", "object objects", REQUIRED,
         "from `torch.optim`; or names → several, each with `params`, a pattern of parameter names"),
     Key("lr_scheduler", "object objects null", None,
-        "from `torch.optim.lr_scheduler`, plus `interval`: `epoch` (default) or `step`; "
-        "`total_steps`, `T_max`, `steps_per_epoch` and `max_lr` are filled in from the plan and the optimizer"),
-    Key("loss", "object", REQUIRED,
-        "function `(output, target)` from `model/loss.py`, or a class such as `torch.nn.CrossEntropyLoss`"),
+        "from `torch.optim.lr_scheduler`, plus `interval`, `epoch` or `step`; lengths and `max_lr` are filled in"),
+    Key("loss", "object objects", REQUIRED,
+        "function `(output, target)` from `model/loss.py`, or a class; or names → several, each with a `weight`"),
     Key("metrics", "list", [],
         "from `model/metric.py`: functions `(output, target)`, or objects with update/compute/reset; `name` renames"),
     Key("trainer", "section", {}, "how it is trained:"),
@@ -265,9 +264,3 @@ def _spelt_out(value):
     if _is_object(value):
         return {"type": value, "args": {}, **(value if isinstance(value, dict) else {})}
     return {name: _spelt_out(item) for name, item in value.items()} if names_objects(value) else value
-
-
-def parts(config):
-    """The objects that a config names, a line a section, for people."""
-    lines = [(name, value) for name, value in spelt_out(config).items() if name in SECTIONS and value]
-    return "\n".join(f"  {name:<18} {shown(value)}" for name, value in lines)

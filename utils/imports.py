@@ -12,6 +12,10 @@ NOTE = ROOT / ".config_folders"  # folders of the configs that this checkout was
 _users: dict[str, None] = {}
 
 
+class Missing(ConfigError):
+    """A module that is not there, and what wants it."""
+
+
 def add(folders):
     """Put folders on the import path, the first in front, after the project's root."""
     for folder in [*reversed(folders), ROOT]:
@@ -41,7 +45,7 @@ def optional(name, wanted_by, package=None):
         if error.name is None or not name.startswith(error.name):
             raise
         what = f"'{package}', which isn't installed: pip install {package}" if package else f"{name}; bring it back"
-        raise ConfigError(f"{wanted_by} wants {what}.") from None
+        raise Missing(f"{wanted_by} wants {what}.") from None
 
 
 def known():

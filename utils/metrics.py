@@ -31,6 +31,7 @@ class Metrics:
             why = "can't be gathered from several processes; torchmetrics' objects can."
             raise ConfigError(f"metrics: '{alone[0]}' {why}")
         self._examples = 0
+        self._losses = []  # names of a loss's parts
         self.reset()
 
     def reset(self):
@@ -45,14 +46,21 @@ class Metrics:
 
     @torch.no_grad()
     def update(self, output, target, loss):
-        """Add a batch, without a wait for the device. loss: a mean over the batch's examples, or (sum, count)."""
+        """Add a batch, without a wait for the device. loss: a mean over its examples, (sum, count), or a dict of more.
+
+        Of a dict "loss" is one of these, and each other number a mean that gets a name of its own.
+        """
         examples = self._examples
         self._count += examples
+        parts = dict(loss) if isinstance(loss, dict) else {"loss": loss}
+        loss, self._losses = parts.pop("loss"), list(parts)
         if isinstance(loss, tuple):
             self._add("loss", loss[0], min(examples, 1))
             self._add("loss_count", loss[1], min(examples, 1))
         else:
             self._add("loss", loss, examples)
+        for name, part in parts.items():
+            self._add(name, part, examples)
         for name, function in self._functions.items():
             self._add(name, function(output, target), examples)
         for metric in self._objects.values() if examples else ():
@@ -70,10 +78,10 @@ class Metrics:
 
     def result(self):
         """{name: Python float} over all processes; NaN where nothing was measured. Waits for the device."""
-        names = ["loss", *self._functions]
+        names = ["loss", *self._losses, *self._functions]
         values = [self._count, self._sums.get("loss_count", self._count), *(self._sums.get(n, 0.0) for n in names)]
         count, loss_count, *totals = self._together(values).tolist()
-        divisors = [loss_count] + [count] * len(self._functions)
+        divisors = [loss_count] + [count] * (len(names) - 1)
         means = {name: total / n if n else math.nan for name, total, n in zip(names, totals, divisors)}
         means |= {name: float(metric.compute()) for name, metric in self._objects.items()}
         return {self.prefix + name: value for name, value in means.items()}

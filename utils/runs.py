@@ -104,17 +104,14 @@ def find_checkpoint(resume, runs_dir, run_id, warn, trust=False):
 
 def is_newest(path, content):
     """Whether a checkpoint, with this content, is in a run's folder and the newest there."""
-    latest = path.with_name("latest.pth")
     if not (path.parent / "environment.json").exists():
         return False
-    if not latest.exists() or latest.samefile(path):
-        return True
-    from utils import checkpoint
-
-    with suppress(CheckpointError):  # a damaged one is older than any
-        newest = checkpoint.load(latest)
-        return (newest["epoch"], newest.get("step", 0)) <= (content["epoch"], content.get("step", 0))
-    return all(epoch <= content["epoch"] for epoch, _ in kept_checkpoints(path.parent))
+    newest = {}
+    if not (path.parent / "latest.pth").exists() or not path.samefile(path.parent / "latest.pth"):
+        with suppress(CheckpointError):  # where all others are damaged, this one is the newest
+            newest = newest_checkpoint(path.parent, lambda line: None)[1]
+    newest_stands, stands = ((one.get("epoch", 0), one.get("step", 0)) for one in (newest, content))
+    return newest_stands <= stands
 
 
 def config_folders(folder, known):

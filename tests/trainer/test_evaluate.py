@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from base import BaseDataLoader
+from trainer import Trainer
 from trainer.evaluate import evaluate
 from utils import signals
 from utils.errors import Stopped
@@ -34,6 +35,7 @@ def some_model():
 
 def measured(model, data=None, batch_size=4, metrics=None, autocast=None):
     return evaluate(
+        Trainer,
         model,
         BaseDataLoader(data or some_data(), batch_size),
         F.cross_entropy,

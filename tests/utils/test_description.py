@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from extras import explain
 from utils import description
 from utils.errors import shown
 
@@ -92,7 +93,11 @@ def test_a_run_needs_epochs_or_steps():
         ("deterministic", 1, "deterministic: 1 where true or false is wanted."),
         ("name", 3, "name: 3 where a folder's name, short and without slashes, is wanted."),
         ("n_gpu", "0", 'n_gpu: "0" where a whole number or null is wanted.'),
-        ("loss", ["a"], 'loss: ["a"] where a name or {"type": name, "args": {}} is wanted.'),
+        (
+            "loss",
+            ["a"],
+            'loss: ["a"] where a name or {"type": name, "args": {}} or {name without dots: object} is wanted.',
+        ),
         ("arch", {}, 'arch: {} where a name or {"type": name, "args": {}} is wanted.'),
         ("metrics", "accuracy", 'metrics: "accuracy" where a list of names or objects is wanted.'),
         ("metrics", [3], 'metrics.0: 3 where a name or {"type": name, "args": {}} is wanted.'),
@@ -384,7 +389,7 @@ def test_every_key_is_used_somewhere():
 
 
 def test_the_parts_are_the_objects_that_are_named_a_line_each():
-    lines = description.parts({**a_config(), "valid_data_loader": None, "seed": 3}).split("\n")
+    lines = explain.parts({**a_config(), "valid_data_loader": None, "seed": 3}).split("\n")
     assert [line.split(maxsplit=1) for line in lines] == [
         ["arch", '{"type": "MnistModel", "args": {}}'],
         ["data_loader", '{"type": "MnistDataLoader", "args": {"batch_size": 128}}'],

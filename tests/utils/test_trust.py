@@ -88,7 +88,7 @@ def test_a_checkpoint_may_name(name):
         "test.main",
         "docs.picture.main",
         "extras.dry_run.show",
-        "utils.doctor.Examiner",
+        "extras.doctor.Examiner",
     ],
 )
 def test_a_checkpoint_may_not_name(name):

@@ -5,9 +5,9 @@ import inspect
 
 from utils import objects
 from utils.description import HOMES
-from utils.errors import ConfigError, near
+from utils.errors import ConfigError, near, shown
 from utils.metrics import RESERVED
-from utils.nested import at
+from utils.nested import at, leaves, origin_of
 
 UNMADE = object()  # stands for what will be made
 BASES = {  # of the classes of a home
@@ -91,6 +91,8 @@ class Examiner(objects.Maker):
             closure = objects.parameters_of(getattr(found, "step", None)).get("closure")
             if ours and path.startswith("optimizer") and closure and closure.default is closure.empty:
                 yield f"{path}.type", f"{found.__name__} asks for the loss again, our loop gives it once; take another."
+        if "weight" in config["loss"]:
+            yield "loss.weight", "there is one loss; a weight is for one of several by name."
         measured = self._measured(config) if ours else []
         names = [*RESERVED[1:], *measured]
         if twice := [name for name in names if names.count(name) > 1]:
@@ -109,12 +111,22 @@ class Examiner(objects.Maker):
         found = [self.found.get(f"metrics.{i}") for i in range(len(metrics))]
         if loader is None or None in found:
             return []
-        names = ["loss", *(spec.get("name") or objects.name_of(kind) for spec, kind in zip(metrics, found))]
+        losses = config["loss"] if "type" not in config["loss"] else ()
+        names = ["loss", *losses, *(spec.get("name") or objects.name_of(kind) for spec, kind in zip(metrics, found))]
         sets = config["valid_data_loader"]
         split = config["trainer"]["overfit"] or _may_split(loader, config["data_loader"]["args"])
         one = "type" in sets if sets else split
         prefixes = ["", "val_"] if one else ["", *(f"val_{name}_" for name in sets or ())]
         return [prefix + name for prefix in prefixes for name in names]
+
+
+def show(config):
+    """Check a ConfigParser, then print every value, a line each: its dotted path, it, what set it."""
+    config.check()
+    rows = [(path, shown(value)) for path, value in leaves(config.config)]
+    wide, most = max(len(path) for path, _ in rows), max(len(value) for _, value in rows)
+    for path, value in rows:
+        print(f"{path:<{wide}}  {value:<{min(most, 24)}}  {origin_of(config.origins, path) or 'default'}")
 
 
 def _not_fit(found, section):

@@ -1,0 +1,104 @@
+"""What an error in the user's part of a run most likely means, with what the model and the criterion had met."""
+
+import pickle
+import re
+
+import torch
+
+from utils.description import SECTIONS, spelt_out
+from utils.errors import Failure, first_line, shown
+
+ADVICE = (  # pattern in the error's text, what to do; the first that fits
+    (
+        r"out of bounds|nll_loss|Target \d+",
+        "Classes are counted from 0: a model with C outputs takes labels 0 to C - 1.",
+    ),
+    (
+        r"unsigned char|Byte|uint8",
+        "Pixels are uint8: give train_transform and eval_transform torchvision.transforms.v2.ToDtype with "
+        '{"from": "torch.float32"} and scale true, or return floats from the set.',
+    ),
+    (
+        r"\bdouble\b|Double|float64",
+        "float64 does not fit the weights: return float32, as by torch.as_tensor(x).float().",
+    ),
+    (
+        r"Long|\bint(64)?\b",
+        "Integers where floats are wanted, or the reverse: class losses take int64 labels, others floats.",
+    ),
+    (
+        r"mat1 and mat2|size mismatch|expected input|channels|shape|size of tensor",
+        "A layer wants another shape: python train.py … --dry-run shows what each layer gives.",
+    ),
+)
+
+
+def explained(error, trainer):
+    """What there is to say of an error that was raised in training: with what, and what to do."""
+    batch, lines = getattr(trainer, "batch", None), [f"with\n{parts(trainer._parsed.config)}"]
+    for loader in trainer._loaders().values():
+        for name in ("dataset", "collate_fn", "worker_init_fn", "transform"):
+            if loader.num_workers and (why := _not_picklable(getattr(loader, name))):
+                how = "Define it at the top of a module, no lambda and no function inside one; or take num_workers=0."
+                lines.append(f"data_loader.args.{name}: can't be sent to worker processes: {why}. {how}")
+    if batch is not None:
+        inputs, target = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else (batch, None)
+        weights = next((str(p.dtype).removeprefix("torch.") for p in trainer.model.parameters()), "none")
+        lines.append(f"inputs   {described(inputs)}; target {described(target)}{_reach(target)}; weights {weights}")
+        lines += [advice for pattern, advice in ADVICE if re.search(pattern, str(error))][:1]
+    return "\n".join(lines)
+
+
+def parts(config):
+    """The objects that a config names, a line a section."""
+    lines = [(name, value) for name, value in spelt_out(config).items() if name in SECTIONS and value]
+    return "\n".join(f"  {name:<18} {shown(value)}" for name, value in lines)
+
+
+def described(value):
+    """Shapes and dtypes of the tensors in a batch or an output, as text."""
+    if isinstance(value, torch.Tensor):
+        return f"({', '.join(map(str, value.shape))}) {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {described(item)}" for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(described, value[:4])) + (", …" if len(value) > 4 else "")
+    return type(value).__name__
+
+
+def watch_labels(trainer):
+    """On the first batch, before the device does: raise a Failure where the criterion refuses the labels.
+
+    CUDA only says "device-side assert" and is lost for the process; the same criterion on the CPU says which label.
+    """
+
+    def check(module, inputs, output):
+        handle.remove()
+        target = trainer.batch[1]
+        try:
+            trainer.criterion(_on_host(output), _on_host(target))
+        except IndexError as error:
+            raise Failure(f"data_loader: {first_line(error)}{_reach(_on_host(target))}. {ADVICE[0][1]}") from error
+        except Exception:
+            pass
+
+    handle = trainer.model.register_forward_hook(check)
+
+
+def _on_host(value):
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _reach(target):
+    """The range of integer labels, as text."""
+    if not isinstance(target, torch.Tensor) or target.is_floating_point() or target.is_cuda or target.numel() == 0:
+        return ""  # CUDA may be lost by then
+    return f" from {int(target.min())} to {int(target.max())}"
+
+
+def _not_picklable(part):
+    try:
+        pickle.dumps(part)
+    except Exception as error:  # whatever a class raises when it is pickled
+        return first_line(error)
+    return ""

@@ -1,0 +1,43 @@
+"""`python train.py … --folds K`: train on every fold in turn, and say what the K runs reached together."""
+
+import copy
+import statistics
+from datetime import datetime
+
+from parse_config import ConfigParser
+from utils import write_json
+from utils.errors import ConfigError
+
+
+def train_each(config, count, main):
+    """Train K times, validating on another K-th of the examples each time; {name: (mean, standard deviation)}.
+
+    main: trains what a ConfigParser says and returns its best epoch's numbers. The runs are TIME-fold0 … in the
+    experiment's folder, beside TIME-folds.json with what is returned and each run's numbers.
+    """
+    if count < 2:
+        raise ConfigError(f"--folds {count}: there have to be 2 or more.")
+    if config.resume is not None:
+        raise ConfigError(
+            "--folds trains anew; go on with one of its runs by -r, then with the next by data_loader.args.fold."
+        )
+    config.check()
+    name, logs = config.run_id or datetime.now().strftime("%Y%m%d-%H%M%S"), []
+    for fold in range(count):
+        one = ConfigParser(copy.deepcopy(config.config), None, None, f"{name}-fold{fold}")
+        one["data_loader"]["args"] |= {"folds": count, "fold": fold}
+        one.source, one.origins, one.folders = config.source, config.origins, config.folders
+        logs.append(main(one))
+    shared = [key for key, value in logs[0].items() if all(isinstance(log.get(key), float) for log in logs)]
+    columns = {
+        key: [log[key] for log in logs]
+        for key in shared
+        if key not in ("lr", "seconds", "samples_per_second", "data_wait")
+    }
+    numbers = {key: (statistics.fmean(values), statistics.stdev(values)) for key, values in columns.items()}
+    logger, path = config.get_logger("train"), config.runs_dir / f"{name}-folds.json"
+    for key, (mean, deviation) in numbers.items():
+        logger.info(f"{key:<24} {mean:.4f} ± {deviation:.4f} over {count} folds")
+    write_json({"folds": logs, **{key: list(pair) for key, pair in numbers.items()}}, path)
+    logger.info(f"written to {path}")
+    return numbers
