@@ -91,7 +91,8 @@ class Stream(IterableDataset):
                     return
                 if i < self.start or (i - self.start) % workers != mine:
                     continue
-                state = self.dataset.state_dict() if keeps_place else None
+                # At its end a set may say that it stands at its beginning.
+                state = self.dataset.state_dict() if keeps_place and sample else None
                 batch = self._made(samples[self.rank :: self.size] or samples[:1])
             yield len(samples[self.rank :: self.size]), len(samples), batch, state
 

@@ -44,7 +44,7 @@ def explained(error, trainer):
     if batch is not None:
         inputs, target = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else (batch, None)
         weights = next((str(p.dtype).removeprefix("torch.") for p in trainer.model.parameters()), "none")
-        lines.append(f"inputs   {described(inputs)}; target {described(target)}{_reach(target)}; weights {weights}")
+        lines.append(f"inputs {described(inputs)}; target {described(target)}{_reach(target)}; weights {weights}")
         lines += [advice for pattern, advice in ADVICE if re.search(pattern, str(error))][:1]
     return "\n".join(lines)
 

@@ -5,7 +5,7 @@ import statistics
 from datetime import datetime
 
 from parse_config import ConfigParser
-from utils import write_json
+from utils import nested, write_json
 from utils.errors import ConfigError
 
 
@@ -21,11 +21,12 @@ def train_each(config, count, main):
         raise ConfigError(
             "--folds trains anew; go on with one of its runs by -r, then with the next by data_loader.args.fold."
         )
+    nested.set_value(config.config, "data_loader.args.folds", count)
     config.check()
     name, logs = config.run_id or datetime.now().strftime("%Y%m%d-%H%M%S"), []
     for fold in range(count):
         one = ConfigParser(copy.deepcopy(config.config), None, None, f"{name}-fold{fold}")
-        one["data_loader"]["args"] |= {"folds": count, "fold": fold}
+        one["data_loader"]["args"]["fold"] = fold
         one.source, one.origins, one.folders = config.source, config.origins, config.folders
         logs.append(main(one))
     shared = [key for key, value in logs[0].items() if all(isinstance(log.get(key), float) for log in logs)]

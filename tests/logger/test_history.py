@@ -4,7 +4,6 @@ import json
 import math
 
 import pytest
-import torch
 
 from logger import append_numbers, cut_numbers
 
@@ -32,11 +31,6 @@ def test_each_line_is_one_json_object(history):
 def test_a_number_that_is_not_finite_is_null(history, value):
     append_numbers(history, {"epoch": 1, "step": 1, "val_loss": value})
     assert history.read_text().strip() == '{"epoch": 1, "step": 1, "val_loss": null}'
-
-
-def test_a_tensors_number_is_written_as_a_number(history):
-    append_numbers(history, {"epoch": 1, "step": 1, "loss": torch.tensor(0.5)})
-    assert json.loads(history.read_text())["loss"] == 0.5
 
 
 def test_a_cut_keeps_the_lines_that_were_there_at_the_checkpoint(history):

@@ -98,3 +98,27 @@ def test_a_signal_ends_it_between_batches():
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(Stopped):
             measured(some_model())
+
+
+def test_inputs_in_a_dict_go_to_the_model_by_name():
+    class Named(nn.Module):
+        def forward(self, left, right):
+            return left - right
+
+    assert Trainer.predict(Named(), {"right": torch.tensor(2.0), "left": torch.tensor(5.0)}) == 3.0
+
+
+def test_a_trainer_of_ones_own_says_what_of_a_batch_is_what():
+    class Third(Trainer):
+        @staticmethod
+        def inputs_and_target(batch):
+            return batch["x"], batch["wanted"]
+
+        @staticmethod
+        def predict(model, inputs):
+            return model(inputs) * 0 + 1
+
+    data = [{"x": torch.ones(4), "name": "a", "wanted": torch.ones(3)} for _ in range(3)]
+    how = {"device": torch.device("cpu"), "memory_format": torch.contiguous_format, "autocast": nullcontext()}
+    numbers = evaluate(Third, some_model(), BaseDataLoader(data, 2), F.mse_loss, Metrics([], "test_"), **how)
+    assert numbers == {"test_loss": 0.0}
