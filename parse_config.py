@@ -76,8 +76,8 @@ class ConfigParser:
         config.source = file.name if file else config.resume.name
         config.asked, config.folders = parsed, folders
         if not hasattr(parsed, "check"):  # a script of one's own, whose config may hold anything
-            for path, why in description.misspelt(config.config):
-                get_logger("config").warning(f"{config.place(path)}: {why}")
+            with suppress(imports.Missing):
+                imports.optional("extras.older_configs", "a fork's config").warn_of_misspelt(config)
         return config
 
     @classmethod

@@ -74,7 +74,8 @@ def _loaders_of(config, split):
     if made is None:
         raise ConfigError("There is no test_data_loader, valid_data_loader or split; give one, or --split train.")
     loaders = made if isinstance(made, dict) else {"": made}
-    config.remember("data_loader", next(iter(loaders.values())))
+    if config[name] is not None:  # else it is there already, with what its split may not have
+        config.remember("data_loader", next(iter(loaders.values())))
     return loaders, split
 
 

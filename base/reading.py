@@ -58,26 +58,25 @@ class Stream(IterableDataset):
 
     Every process and every worker reads all of it and makes its own of it: a worker every W-th batch, a process every
     N-th row of a batch. So the batches depend on neither number, and what is spread is the transform and the collating.
+    The set's iterator, or a set whose `__iter__` is a generator, may say by state_dict where it stands.
     """
 
     def __init__(self, dataset, transform, batch_size, drop_last, collate_fn, seed, epoch, start=0, state=None):
-        self.dataset = dataset
-        self.transform = transform
-        self.batch_size = batch_size or 1
-        self.drop_last = drop_last
-        self.collate_fn = collate_fn
+        self.dataset, self.transform, self.collate_fn = dataset, transform, collate_fn
+        self.batch_size, self.drop_last = batch_size or 1, drop_last
         self.seed, self.epoch = seed, epoch
         self.start, self.state = start, state  # batches that are done, and the set's own state after them
         self.rank, self.size = processes.rank(), processes.size()
 
     def __iter__(self):
-        worker, keeps_place = get_worker_info(), hasattr(self.dataset, "state_dict")
+        worker = get_worker_info()
         mine, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
         _tell_epoch(self.dataset, self.epoch)
+        examples, known = iter(self.dataset), self.start if self.state is not None else 0
+        numbers = self._seeds(known * self.batch_size)
+        placed = next((one for one in (examples, self.dataset) if hasattr(one, "state_dict")), None)
         if self.state is not None:
-            self.dataset.load_state_dict(self.state)
-        known = self.start if self.state is not None else 0
-        examples, numbers = iter(self.dataset), self._seeds(known * self.batch_size)
+            placed.load_state_dict(self.state)
         for i in itertools.count(known):
             with seeds.untouched():
                 samples: list[Any] = []  # (sample, its seed)
@@ -92,7 +91,7 @@ class Stream(IterableDataset):
                 if i < self.start or (i - self.start) % workers != mine:
                     continue
                 # At its end a set may say that it stands at its beginning.
-                state = self.dataset.state_dict() if keeps_place and sample else None
+                state = placed.state_dict() if placed is not None and sample else None
                 batch = self._made(samples[self.rank :: self.size] or samples[:1])
             yield len(samples[self.rank :: self.size]), len(samples), batch, state
 

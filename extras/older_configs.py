@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from parse_config import ConfigParser
+from utils.description import keys_in
+from utils.errors import near
 
 
 def adapted(trainer, config, more):
@@ -22,3 +24,18 @@ def adapted(trainer, config, more):
         made._folder = Path(config.save_dir)
         made._folder.mkdir(parents=True, exist_ok=True)
     return made
+
+
+def misspelt(sections):
+    """Yield (dotted path, advice) of unknown keys that are nearly one of ours; others are a fork's own."""
+    trainer = sections.get("trainer")
+    for path, holder in {"": sections, "trainer": trainer if isinstance(trainer, dict) else {}}.items():
+        left_out = [name for name in keys_in(path) if name not in holder]
+        for name in holder.keys() - keys_in(path).keys():
+            if meant := near(name, left_out, cutoff=0.8):
+                yield f"{path}.{name}".lstrip("."), f"no key of ours. {meant}"
+
+
+def warn_of_misspelt(config):
+    for path, why in misspelt(config.config):
+        config.get_logger("config").warning(f"{config.place(path)}: {why}")

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from lab import ROOT
 from test_suggestions import one_letter_wrong
 
-from utils import imports, runs
+from extras import versions
+from utils import imports
 from utils.description import SECTIONS
 
 ONE_OF_EACH = {
@@ -283,7 +284,9 @@ def attempt(lab, monkeypatch, capsys):
     """A function: the text of a config → what `python train.py -c` with it left, which is removed again."""
     root = lab.folder.parent
     monkeypatch.setattr(imports, "ROOT", root)  # what relative paths in a config are relative to
-    monkeypatch.setattr(runs, "_versions", functools.cache(runs._versions))  # of packages; slow, and ever the same
+    monkeypatch.setattr(
+        versions, "everything", functools.cache(versions.everything)
+    )  # of packages; slow, and ever the same
     write_digits(root / "digits")
     lab.write({})
     before = {*root.rglob("*"), root / "config_folders"}

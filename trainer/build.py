@@ -77,20 +77,20 @@ def wrapped(config, made, device):
 def criterion(config, device):
     """The loss, its own tensors (class weights) on the device; of several by name their sum, which logs each, too."""
     made = config.init_obj("loss")
-    if isinstance(made, dict):
-        return Losses(made, {name: spec.get("weight", 1.0) for name, spec in config["loss"].items()}).to(device)
-    return made.to(device) if isinstance(made, torch.nn.Module) else made
+    several = made if isinstance(made, dict) else {"": made}
+    placed = {name: one.to(device) if isinstance(one, torch.nn.Module) else one for name, one in several.items()}
+    if made is not several:
+        return placed[""]
+    return Losses(placed, {name: spec.get("weight", 1.0) for name, spec in config["loss"].items()})
 
 
-class Losses(torch.nn.Module):
+class Losses:
     """Several criteria, {name: (output, target) → mean over examples}, as one whose "loss" is their weighted sum."""
 
     def __init__(self, criteria, weights):
-        super().__init__()
         self.criteria, self.weights = criteria, weights
-        self.modules_of_it = torch.nn.ModuleList(one for one in criteria.values() if isinstance(one, torch.nn.Module))
 
-    def forward(self, output, target):
+    def __call__(self, output, target):
         parts = {name: criterion(output, target) for name, criterion in self.criteria.items()}
         return {"loss": sum(self.weights[name] * part for name, part in parts.items()), **parts}
 

@@ -28,7 +28,7 @@ class Stepper:
         self._schedules = lr_scheduler if isinstance(lr_scheduler, dict) else {"": lr_scheduler}
         self.optimizers = list(self._optimizers.values())
         self.schedules = [schedule for schedule in self._schedules.values() if schedule is not None]
-        self._parts = []
+        self._parts, self._moved = [], None  # steppers of one optimizer each; what alone gets gradients
         self.clip_grad_norm = clip_grad_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
         self.ema_decay = ema_decay
@@ -39,11 +39,16 @@ class Stepper:
         self._planned, self._counted = 1, None
 
     def each(self):
-        """{name: Stepper} of the optimizers one by one, told with this one what comes; the last keeps the average."""
+        """{name: Stepper} of the optimizers one by one, told with this one what comes; the last keeps the average.
+
+        Each one's backward gives gradients to the weights that it moves, and to no others.
+        """
         how = {"device": self.device, "amp": self.amp, "clip_grad_norm": self.clip_grad_norm}
         parts = {n: Stepper(self.model, one, self._schedules.get(n), **how) for n, one in self._optimizers.items()}
         self._parts = list(parts.values())
         self._parts[-1].ema_decay, self._parts[-1].evaluated = self.ema_decay, self.evaluated
+        for part in self._parts:
+            part._moved = _parameters(part.optimizers[0])
         return parts
 
     def expect(self, examples, total, first=True, last=True):
@@ -77,7 +82,7 @@ class Stepper:
             loss = self._counted_loss(*loss)
         elif self._share != 1.0:
             loss = loss * self._share
-        self.scaler.scale(loss).backward()
+        self.scaler.scale(loss).backward(inputs=self._moved)
 
     def _counted_loss(self, total, count):
         weight = 1.0 if self._share else 0.0  # a process without a row only keeps step

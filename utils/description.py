@@ -74,8 +74,7 @@ INSIDE = {  # words of an object beside those
 }
 KEYS = (
     Key("$schema", "text", ABSENT, "`config.schema.json`, by which editors complete and check"),
-    Key("extends", "text", ABSENT,
-        "a config that this one changes; sections merge, lists replace, `null` removes, another `type` drops `args`"),
+    Key("extends", "text", ABSENT, "a config that this one changes; `null` removes, another `type` drops `args`"),
     Key("name", "name", REQUIRED, "the experiment's name; runs go to `save_dir/name/run_id/`"),
     Key("seed", "whole", 0, "of weights, dropout, the data's order and every example's transforms", ">= 0"),
     Key("deterministic", "switch", False, "`torch.use_deterministic_algorithms`"),
@@ -86,17 +85,12 @@ KEYS = (
     Key("cudnn_benchmark", "switch", False, "let cuDNN try for the fastest algorithm"),
     Key("arch", "object", REQUIRED, "the model, from `model/model.py` or by dotted path"),
     Key("data_loader", "object", REQUIRED, "the training data, from `data_loader/data_loaders.py` or by dotted path"),
-    Key("valid_data_loader", "object objects null", None,
-        "validation data, or names → several; without it, what `data_loader` splits off"),
+    Key("valid_data_loader", "object objects null", None, "validation data; names → several; else what is split off"),
     Key("test_data_loader", "object null", None, "test data; without it, the training loader with `training=false`"),
-    Key("optimizer", "object objects", REQUIRED,
-        "from `torch.optim`; or names → several, each with `params`, a pattern of parameter names"),
-    Key("lr_scheduler", "object objects null", None,
-        "from `torch.optim.lr_scheduler`, plus `interval`, `epoch` or `step`; lengths and `max_lr` are filled in"),
-    Key("loss", "object objects", REQUIRED,
-        "function `(output, target)` from `model/loss.py`, or a class; or names → several, each with a `weight`"),
-    Key("metrics", "list", [],
-        "from `model/metric.py`: functions `(output, target)`, or objects with update/compute/reset; `name` renames"),
+    Key("optimizer", "object objects", REQUIRED, "from `torch.optim`; names → several, each with `params`, a pattern"),
+    Key("lr_scheduler", "object objects null", None, "from `torch.optim.lr_scheduler`; `interval`: `epoch` or `step`"),
+    Key("loss", "object objects", REQUIRED, "from `model/loss.py`, or a class; names → several, each with `weight`"),
+    Key("metrics", "list", [], "from `model/metric.py`: functions (output, target), or objects; `name` renames"),
     Key("trainer", "section", {}, "how it is trained:"),
     Key("trainer.type", "text", "Trainer", "from `trainer/trainer.py` or by dotted path"),
     Key("trainer.args", "args", {}, "more arguments of a Trainer of one's own"),
@@ -154,16 +148,6 @@ def problems(config):
     if isinstance(trainer, dict):
         found += [*_problems_in("trainer", trainer), *_problems_together(config, trainer)]
     return found
-
-
-def misspelt(config):
-    """[(dotted path, the name that was probably meant)] of unknown keys, but for those that look like one's own."""
-    trainer = config.get("trainer")
-    for path, holder in {"": config, "trainer": trainer if isinstance(trainer, dict) else {}}.items():
-        left_out = [name for name in keys_in(path) if name not in holder]
-        for name in holder.keys() - keys_in(path).keys():
-            if meant := near(name, left_out, cutoff=0.8):
-                yield f"{path}.{name}".lstrip("."), f"no key of ours. {meant}"
 
 
 def _problems_in(path, holder, otherwise=""):

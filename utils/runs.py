@@ -2,13 +2,11 @@
 
 import itertools
 import os
-import platform
-import subprocess
 import sys
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from utils import config_file, imports
 from utils.errors import CheckpointError, ConfigError
@@ -163,40 +161,12 @@ def write_environment(folder, **more):
     """environment.json: what, beside the config, made the run what it is. A resume adds its own under "resumes"."""
     path = Path(folder) / "environment.json"
     time, command = datetime.now().astimezone().isoformat(), [sys.executable, *sys.argv]
-    now = {"time": time, "command": command, **_versions(), **more}
+    try:
+        versions = imports.optional("extras.versions", "environment.json").everything()
+    except imports.Missing as error:
+        versions = {"versions": str(error)}
+    now = {"time": time, "command": command, **versions, **more}
     if path.exists():
         first = config_file.read(path)
         now = {**first, "resumes": [*first.get("resumes", []), now]}
     write_json(now, path)
-
-
-def _versions():
-    from importlib import metadata
-
-    packages = {d.metadata["Name"]: d.version for d in metadata.distributions()}
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "host": platform.node(),
-        "device": _device(),
-        "git_commit": _git("rev-parse", "HEAD").strip() or None,
-        "git_diff": _git("diff", "HEAD")[:1_000_000] or None,
-        "packages": dict(sorted(packages.items(), key=lambda item: str(item[0]).lower())),
-    }
-
-
-def _device():
-    import torch
-
-    if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
-    return str(torch.accelerator.current_accelerator() or "cpu")
-
-
-def _git(*arguments):
-    """What git prints, '' where there is no git or no repository."""
-    how: dict[str, Any] = {"text": True, "errors": "replace", "timeout": 20, "stderr": subprocess.DEVNULL}
-    try:
-        return subprocess.check_output(["git", *arguments], cwd=imports.ROOT, **how)
-    except (OSError, subprocess.SubprocessError):
-        return ""

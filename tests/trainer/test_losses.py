@@ -39,11 +39,6 @@ def test_every_part_is_a_mean_over_examples():
     assert metrics.result() == {"val_loss": 2.0, "val_part": 20.0}
 
 
-def test_buffers_of_a_loss_go_to_the_device_with_the_others():
-    made = Losses({"a": nn.CrossEntropyLoss(torch.ones(3)), "b": toy.squared}, {})
-    assert made.to(torch.float64).criteria["a"].weight.dtype == torch.float64
-
-
 def test_run_logs_each_loss_and_may_be_judged_by_one(lab):
     config = toy.config(lab.saved, loss=TWO, trainer={"epochs": 2, "monitor": "min val_far"})
     assert lab.train(config).code == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extras import explain
+from extras import explain, older_configs
 from utils import description
 from utils.errors import shown
 
@@ -317,7 +317,7 @@ def test_a_config_that_came_from_no_file_can_extend_none():
 
 
 def misspelt(**changes):
-    return dict(description.misspelt({**a_config(), **changes}))
+    return dict(older_configs.misspelt({**a_config(), **changes}))
 
 
 def test_a_name_that_is_nearly_a_key_which_is_left_out_is_probably_it():

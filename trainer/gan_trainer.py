@@ -1,0 +1,48 @@
+"""A Trainer of networks that are trained against each other: the five-step loop once for each of them."""
+
+import math
+
+import torch
+
+from trainer.trainer import Trainer
+from utils import processes
+from utils.checkpoint import unwrapped
+from utils.errors import ConfigError
+
+
+class GanTrainer(Trainer):
+    """Each optimizer of the config in turn, in their order, moves its own weights down the loss of its own name.
+
+    The criterion gives {"loss": what is watched, NAME: what the optimizer of that name minimises, …}. The model has a
+    `generator` of images in [-1, 1] and `noise(count, generator)`, what it makes them of. After every epoch TensorBoard
+    gets `samples` images, always of the same noise. In one process alone. Of an update of several batches only the last
+    shows a network the step of the one before it.
+    """
+
+    def __init__(self, *args, samples=64, **kwargs):
+        super().__init__(*args, **kwargs)
+        if not isinstance(self.optimizer, dict) or processes.size() > 1:
+            raise ConfigError("trainer.type: GanTrainer wants several optimizers, by name, and one process.")
+        self.steppers = self.stepper.each()
+        drawn = torch.Generator().manual_seed(0)  # so that no other random number is another for it
+        self.noise = unwrapped(self.model).noise(samples, generator=drawn).to(self.device)
+
+    def _train_epoch(self, epoch):
+        self.model.train()
+        for images, target in self.batches(epoch):
+            for name, stepper in self.steppers.items():
+                stepper.zero_grad()
+                with stepper.autocast():
+                    output = self.model(images)
+                    loss = self.criterion(output, target)
+                stepper.backward(loss[name])
+                stepper.step()
+            self.train_metrics.update(output, target, loss)
+        return self.train_metrics.result()
+
+    @torch.no_grad()
+    def on_epoch_end(self, epoch, log):
+        images = unwrapped(self._evaluated()).eval().generator(self.noise)
+        side = math.isqrt(len(images))
+        rows = images[: side * side].unflatten(0, (side, side)).permute(2, 0, 3, 1, 4)  # (C, rows, H, columns, W)
+        self.writer.add_image("generated", (rows.flatten(3, 4).flatten(1, 2) + 1) / 2, self.step)
