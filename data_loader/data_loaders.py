@@ -1,9 +1,11 @@
 """Loaders. A config names one as `data_loader`."""
 
+from torch.utils.data import default_collate
+
 from base import BaseDataLoader
 from data_loader.datasets import IdxImages
 from utils import imports
-from utils.errors import ArgumentError, first_line
+from utils.errors import ArgumentError, ConfigError, first_line, shown
 
 
 class MnistDataLoader(BaseDataLoader):
@@ -33,7 +35,53 @@ class MnistDataLoader(BaseDataLoader):
 
 
 class DataLoader(BaseDataLoader):
-    """Any Dataset by config: {"dataset": {"type", "args"}, …} and every argument of torch.utils.data.DataLoader."""
+    """Any Dataset by config: {"dataset": {"type", "args"}, …} and every argument of torch.utils.data.DataLoader.
+
+    sampler: one of torch's, or one of data_loader.samplers, which is told the set and the rows that are trained on.
+    Where the set names its `classes`, as torchvision's do, the loader has `class_names` and `num_classes`; a
+    checkpoint keeps the names, and a set in which one of them has another number is refused.
+    """
+
+    def __init__(
+        self,
+        dataset,
+        batch_size=1,
+        shuffle=False,
+        validation_split=0.0,
+        num_workers=0,
+        collate_fn=default_collate,
+        *,
+        sampler=None,
+        **more,
+    ):
+        draws_rows = hasattr(sampler, "draw_from")
+        if draws_rows and (shuffle or batch_size is None or more.get("batch_sampler") is not None):
+            raise ArgumentError("sampler: it draws the order of the examples; leave shuffle and batch_sampler out.")
+        given = more if sampler is None or draws_rows else {**more, "sampler": sampler}
+        super().__init__(dataset, batch_size, shuffle, validation_split, num_workers, collate_fn, **given)
+        if draws_rows:
+            sampler.draw_from(dataset, self.training_indices())
+            self.batch_sampler.sampler = sampler  # self.sampler stays as it is: it says which rows there are
+            self.n_samples = len(sampler)
+        if isinstance(getattr(dataset, "classes", None), (list, tuple)):
+            self._name_classes(dataset.classes)
+
+    def _name_classes(self, names):
+        self.class_names, self.num_classes = list(names), len(names)
+
+    def state_dict(self):
+        """The names of the classes, in the order of their numbers; nothing for a set that names none."""
+        return {"class_names": self.class_names} if hasattr(self, "class_names") else {}
+
+    def load_state_dict(self, state):
+        """Take the names that were trained on; ConfigError where one of them has another number in this set."""
+        trained, here = state.get("class_names"), getattr(self, "class_names", [])
+        if trained is None:
+            return
+        if here != trained[: len(here)]:
+            way = "Name its folders, or the lines of its classes.txt, alike; an absent one shifts those behind it."
+            raise ConfigError(f"The classes of this set are {shown(here)}; {shown(trained)} were trained on.\n{way}")
+        self._name_classes(trained)
 
 
 def _download_mnist(folder):

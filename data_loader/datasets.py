@@ -16,7 +16,8 @@ class IdxImages(Dataset):
     """Grey images and labels from a pair of IDX files, the format of MNIST and Fashion-MNIST, kept in memory as uint8.
 
     data_dir: holds `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or `t10k-…` for train=False, plain or .gz,
-    or has them in `MNIST/raw`, where torchvision puts them. mean, std: of pixels scaled to [0, 1].
+    or has them in `MNIST/raw`, where torchvision puts them. mean, std: of pixels scaled to [0, 1]. `classes` are their
+    names, the lines of a file `classes.txt` in data_dir; without one, their numbers.
     An item is ((1, H, W) float32 image, int64 label). A batch is read at once and costs a few microseconds an image.
     """
 
@@ -27,6 +28,7 @@ class IdxImages(Dataset):
         if len(self.images) != len(self.labels):
             found = f"{len(self.images)} images but {len(self.labels)} labels"
             raise ArgumentError(f"data_dir: {data_dir}: {found}; the files don't belong together.")
+        self.classes = _class_names(data_dir, int(self.labels.max()) + 1 if len(self.labels) else 0)
         self.scale, self.shift = 1 / (255 * std), -mean / std
 
     def __len__(self):
@@ -42,6 +44,17 @@ class IdxImages(Dataset):
 
     def _normalised(self, pixels):
         return pixels.to(torch.float32).mul_(self.scale).add_(self.shift)
+
+
+def _class_names(data_dir, count):
+    """The lines of data_dir/classes.txt, which are at least `count`; or "0", "1", … where there is no such file."""
+    path = Path(data_dir) / "classes.txt"
+    if not path.exists():
+        return [str(i) for i in range(count)]
+    names = path.read_text(encoding="utf-8").splitlines()
+    if len(names) < count:
+        raise ArgumentError(f"data_dir: {path.absolute()} names {len(names)} classes, and there are {count} in use.")
+    return names
 
 
 def read_idx(data_dir, name):
