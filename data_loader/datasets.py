@@ -28,7 +28,7 @@ class IdxImages(Dataset):
         if len(self.images) != len(self.labels):
             found = f"{len(self.images)} images but {len(self.labels)} labels"
             raise ArgumentError(f"data_dir: {data_dir}: {found}; the files don't belong together.")
-        self.classes = _class_names(data_dir, int(self.labels.max()) + 1 if len(self.labels) else 0)
+        self.classes = class_names(data_dir, int(self.labels.max()) + 1 if len(self.labels) else 0)
         self.scale, self.shift = 1 / (255 * std), -mean / std
 
     def __len__(self):
@@ -46,15 +46,29 @@ class IdxImages(Dataset):
         return pixels.to(torch.float32).mul_(self.scale).add_(self.shift)
 
 
-def _class_names(data_dir, count):
-    """The lines of data_dir/classes.txt, which are at least `count`; or "0", "1", … where there is no such file."""
+def class_names(data_dir, count, first=0):
+    """The lines of data_dir/classes.txt, which are at least `count`; without it the classes' numbers from `first` on."""
     path = Path(data_dir) / "classes.txt"
     if not path.exists():
-        return [str(i) for i in range(count)]
+        return [str(first + i) for i in range(count)]
     names = path.read_text(encoding="utf-8").splitlines()
     if len(names) < count:
         raise ArgumentError(f"data_dir: {path.absolute()} names {len(names)} classes, and there are {count} in use.")
     return names
+
+
+class Reconstruction(Dataset):
+    """Another set's inputs, each the target of itself, as an autoencoder wants them: an item is (input, input)."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        inputs = self.dataset[index][0]
+        return inputs, inputs
 
 
 def read_idx(data_dir, name):

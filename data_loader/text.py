@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from base import BaseDataLoader
+from data_loader.datasets import class_names
 from utils.errors import ArgumentError
 
 PAD, UNKNOWN = 0, 1  # the indices of <pad> and <unk>
@@ -164,7 +165,7 @@ class TextDataLoader(BaseDataLoader):
         self.bucket = bucket
         if training:
             counts = dataset.word_counts(self.training_indices())
-            names = class_names(data_dir, int(dataset.labels.max()) + 1)
+            names = class_names(data_dir, int(dataset.labels.max()) + 1, first=1)
             self.load_state_dict({"words": Vocabulary.of(counts, min_count, max_size).words[2:], "class_names": names})
 
     def _batches(self, epoch):
@@ -188,15 +189,6 @@ class TextDataLoader(BaseDataLoader):
         self.vocabulary, self.class_names = Vocabulary(state["words"]), state["class_names"]
         self.vocabulary_size, self.num_classes = len(self.vocabulary), len(self.class_names)
         self.dataset.use(self.vocabulary)
-
-
-def class_names(data_dir, count):
-    """The lines of classes.txt; without it, the numbers of the classes."""
-    path = Path(data_dir) / "classes.txt"
-    names = path.read_text("utf-8").splitlines() if path.exists() else [str(i + 1) for i in range(count)]
-    if len(names) < count:
-        raise ArgumentError(f"data_dir: {path.absolute()} names {len(names)} classes, and train.csv has {count}.")
-    return names
 
 
 def find_csv(data_dir, part):
