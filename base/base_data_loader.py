@@ -42,7 +42,7 @@ class BaseDataLoader(DataLoader):
     example from the seeds, and is not collated. batch_size: over all processes.
     validation_split: share (0 ≤ x < 1) or count of the examples that `split_validation` gives; stratify, group_by,
     folds, fold: see extras.splits; the same ones for every seed. train_transform, eval_transform: of an example's first
-    item, in training and elsewhere. sampler: also a function (dataset, rows) → sampler of these rows, those that train.
+    item, in training and elsewhere. sampler: one that has it is told by draw_from(dataset, rows) which rows train.
     Other arguments: those of torch's DataLoader.
     """
 
@@ -97,17 +97,19 @@ class BaseDataLoader(DataLoader):
     def _split_sampler(self, split):
         """(training sampler, validation sampler) of a share or a count, the same rows whatever the run's seed."""
         given, valid = [self.init_kwargs.get(name) for name in ("sampler", "batch_sampler")], None
-        makes = given[0] if callable(given[0]) and not hasattr(given[0], "__iter__") else None
+        draws = given[0] if hasattr(given[0], "draw_from") else None
         if self.shuffle and given != [None, None]:
             raise ArgumentError("shuffle: the sampler decides the order; leave shuffle out.")
         if split or self._how_to_split["folds"] is not None:
-            if self.n_samples is None or given not in ([None, None], [makes, None]):
+            if self.n_samples is None or given not in ([None, None], [draws, None]):
                 why = "a stream, or data with a sampler of its own, can't be split; give valid_data_loader instead."
                 raise ArgumentError(f"validation_split: {why}")
             self._training_rows, valid = (rows.tolist() for rows in self._parts(split))
             self.shuffle, self.n_samples = False, len(self._training_rows)
-        if makes is not None:
-            return makes(self.init_kwargs["dataset"], self._training_rows), valid
+        if draws is not None:
+            draws.draw_from(self.init_kwargs["dataset"], np.asarray(self._training_rows))
+            self.n_samples = len(draws)
+            return draws, valid
         return SubsetRandomSampler(self._training_rows) if valid else None, valid
 
     def _parts(self, split):

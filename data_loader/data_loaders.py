@@ -1,7 +1,5 @@
 """Loaders. A config names one as `data_loader`."""
 
-from torch.utils.data import default_collate
-
 from base import BaseDataLoader
 from data_loader.datasets import IdxImages
 from utils import imports
@@ -42,27 +40,8 @@ class DataLoader(BaseDataLoader):
     checkpoint keeps the names, and a set in which one of them has another number is refused.
     """
 
-    def __init__(
-        self,
-        dataset,
-        batch_size=1,
-        shuffle=False,
-        validation_split=0.0,
-        num_workers=0,
-        collate_fn=default_collate,
-        *,
-        sampler=None,
-        **more,
-    ):
-        draws_rows = hasattr(sampler, "draw_from")
-        if draws_rows and (shuffle or batch_size is None or more.get("batch_sampler") is not None):
-            raise ArgumentError("sampler: it draws the order of the examples; leave shuffle and batch_sampler out.")
-        given = more if sampler is None or draws_rows else {**more, "sampler": sampler}
-        super().__init__(dataset, batch_size, shuffle, validation_split, num_workers, collate_fn, **given)
-        if draws_rows:
-            sampler.draw_from(dataset, self.training_indices())
-            self.batch_sampler.sampler = sampler  # self.sampler stays as it is: it says which rows there are
-            self.n_samples = len(sampler)
+    def __init__(self, dataset, *args, **kwargs):
+        super().__init__(dataset, *args, **kwargs)
         if isinstance(getattr(dataset, "classes", None), (list, tuple)):
             self._name_classes(dataset.classes)
 

@@ -47,7 +47,7 @@ class IdxImages(Dataset):
 
 
 def class_names(data_dir, count, first=0):
-    """The lines of data_dir/classes.txt, which are at least `count`; without it the classes' numbers from `first` on."""
+    """The lines of data_dir/classes.txt, at least `count`; without that file the classes' numbers from `first` on."""
     path = Path(data_dir) / "classes.txt"
     if not path.exists():
         return [str(first + i) for i in range(count)]

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
+from utils import imports
 from utils.errors import ArgumentError
 
 
 class BalancedSampler(Sampler):
     """Every class equally often, whatever its share: the numbers of draws of two classes differ by one at most.
 
-    A row comes again within a pass only after all others of its class. labels: one a row of the set; left out, they
-    are `targets` or `labels` of the loader's set. num_samples: draws of a pass; left out, as many as there are rows.
+    A row comes again within a pass only after all others of its class. labels: one a row of the set; left out, the
+    loader's set has them (see extras.splits.labels_of). num_samples: draws of a pass; left out, as many as rows.
     """
 
     def __init__(self, labels=None, num_samples=None):
@@ -28,7 +29,8 @@ class BalancedSampler(Sampler):
 
     def draw_from(self, dataset, rows):
         """Draw from these rows of the set, (N,) int64."""
-        labels = _labels_of(dataset) if self.labels is None else np.asarray(self.labels)
+        labels_of = imports.optional("extras.splits", "BalancedSampler").labels_of
+        labels = labels_of(dataset, "sampler") if self.labels is None else np.asarray(self.labels)
         if dataset is not None and labels.shape != (len(dataset),):
             raise ArgumentError(f"sampler: labels of shape {labels.shape} for a set of {len(dataset)} rows.")
         self.indices = torch.from_numpy(rows)
@@ -79,14 +81,6 @@ def _endless(rows, count):
     """(count,): the rows in a random order, then in another, as often as it takes."""
     passes = max(-(-count // len(rows)), 1)
     return torch.cat([rows[torch.randperm(len(rows))] for _ in range(passes)])[:count]
-
-
-def _labels_of(dataset):
-    for name in ("targets", "labels"):
-        if hasattr(dataset, name):
-            return np.asarray(getattr(dataset, name))
-    kind = type(dataset).__name__
-    raise ArgumentError(f"sampler: {kind} has neither 'targets' nor 'labels', one a row. Give it one of them.")
 
 
 def _checked_count(count):

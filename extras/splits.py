@@ -39,14 +39,19 @@ def split(dataset, count, share=0.0, stratify=False, group_by=None, folds=None, 
     return np.concatenate([order[:first], order[last:]]), order[first:last]
 
 
-def labels_of(dataset):
+def labels_of(dataset, wanted_by="stratify"):
     """The class of every example, (N,): the set's `targets` or `labels`, else the second item of each example."""
     if isinstance(getattr(dataset, "indices", None), (list, np.ndarray)) and hasattr(dataset, "dataset"):
-        return labels_of(dataset.dataset)[dataset.indices]  # a Subset
+        return labels_of(dataset.dataset, wanted_by)[dataset.indices]  # a Subset
     found = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
-    labels = np.asarray([dataset[i][1] for i in range(len(dataset))] if found is None else found)
+    try:
+        labels = np.asarray([dataset[i][1] for i in range(len(dataset))] if found is None else found)
+    except (TypeError, IndexError, KeyError) as error:
+        kind = type(dataset).__name__
+        why = f"a {kind} has neither 'targets' nor 'labels', one an example, and its items are no pairs."
+        raise ArgumentError(f"{wanted_by}: {why} Give it one of them.") from error
     if labels.shape != (len(dataset),):
-        raise ArgumentError(f"stratify: wants one label an example, and {labels.shape} are there.")
+        raise ArgumentError(f"{wanted_by}: wants one label an example, and {labels.shape} are there.")
     return labels
 
 

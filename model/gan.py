@@ -1,5 +1,7 @@
 """A generative adversarial network, its losses and how good it is."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -49,6 +51,17 @@ class Gan(BaseModel):
     def noise(self, count, generator=None):
         """(count, latent, 1, 1): what images are made of."""
         return torch.randn(count, self.latent, 1, 1, generator=generator)
+
+    def picture(self, noise):
+        """(1, H, W) in [0, 1]: the images that are made of the noise, as many as fill a square."""
+        return grid((self.generator(noise) + 1) / 2)
+
+
+def grid(images):
+    """(N, C, H, W) images, as many as make a square, row by row in one: (C, rows × H, columns × W)."""
+    side = math.isqrt(len(images))
+    rows = images[: side * side].unflatten(0, (side, side))
+    return rows.permute(2, 0, 3, 1, 4).flatten(3, 4).flatten(1, 2)
 
 
 def _as_in_dcgan(layer):

@@ -1,7 +1,5 @@
 """A Trainer of networks that are trained against each other: the five-step loop once for each of them."""
 
-import math
-
 import torch
 
 from trainer.trainer import Trainer
@@ -13,9 +11,9 @@ from utils.errors import ConfigError
 class GanTrainer(Trainer):
     """Each optimizer of the config in turn, in their order, moves its own weights down the loss of its own name.
 
-    The criterion gives {"loss": what is watched, NAME: what the optimizer of that name minimises, …}. The model has a
-    `generator` of images in [-1, 1] and `noise(count, generator)`, what it makes them of. After every epoch TensorBoard
-    gets `samples` images, always of the same noise. In one process alone. Of an update of several batches only the last
+    The criterion gives {"loss": what is watched, NAME: what the optimizer of that name minimises, …}. The model has
+    `noise(count, generator)` and `picture(noise)`, what it makes of it: after every epoch TensorBoard gets a picture of
+    `samples` images, always of the same noise. In one process alone. Of an update of several batches only the last
     shows a network the step of the one before it.
     """
 
@@ -42,7 +40,4 @@ class GanTrainer(Trainer):
 
     @torch.no_grad()
     def on_epoch_end(self, epoch, log):
-        images = unwrapped(self._evaluated()).eval().generator(self.noise)
-        side = math.isqrt(len(images))
-        rows = images[: side * side].unflatten(0, (side, side)).permute(2, 0, 3, 1, 4)  # (C, rows, H, columns, W)
-        self.writer.add_image("generated", (rows.flatten(3, 4).flatten(1, 2) + 1) / 2, self.step)
+        self.writer.add_image("generated", unwrapped(self._evaluated()).eval().picture(self.noise), self.step)

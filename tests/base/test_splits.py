@@ -136,11 +136,11 @@ def test_a_class_too_small_to_be_on_both_sides_is_named():
         BaseDataLoader(dataset, 8, validation_split=0.2, stratify=True)
 
 
-class Given:
-    """A sampler of rows that it was given by a function of (dataset, rows)."""
+class Backwards:
+    """A sampler that is told which rows train."""
 
-    def __init__(self, dataset, rows):
-        self.rows = list(rows)[::-1]
+    def draw_from(self, dataset, rows):
+        self.rows = rows.tolist()[::-1]
 
     def __iter__(self):
         return iter(self.rows)
@@ -149,20 +149,17 @@ class Given:
         return len(self.rows)
 
 
-def make_given(dataset, rows):
-    return Given(dataset, rows)
-
-
-def test_a_function_makes_the_sampler_of_the_rows_that_train():
-    loader = BaseDataLoader(Labelled(), 8, validation_split=13, sampler=make_given)
+def test_a_sampler_is_told_the_rows_that_train():
+    loader = BaseDataLoader(Labelled(), 8, validation_split=13, sampler=Backwards())
     plain = BaseDataLoader(Labelled(), 8, validation_split=13)
     read = [int(row) for inputs, _ in loader for row in inputs]
     assert read == plain.training_indices().tolist()[::-1] and loader.n_samples == COUNT - 13
+    assert loader.training_indices().tolist() == plain.training_indices().tolist()
     assert [int(row) for inputs, _ in loader.split_validation() for row in inputs] == list(plain.valid_sampler)
 
 
-def test_without_a_split_a_function_makes_the_sampler_of_all_rows():
-    loader = BaseDataLoader(Labelled(), 8, sampler=make_given)
+def test_without_a_split_a_sampler_is_told_all_rows():
+    loader = BaseDataLoader(Labelled(), 8, sampler=Backwards())
     assert [int(row) for inputs, _ in loader for row in inputs] == list(range(COUNT))[::-1]
 
 

@@ -98,7 +98,7 @@ def test_classes_have_the_names_that_stand_beside_the_data(folder):
 
 def test_a_class_without_a_name_is_a_config_error(folder):
     (folder / "classes.txt").write_text("Even\n")
-    with pytest.raises(ConfigError, match=r"^data_dir: .*classes.txt names 1 classes, and train.csv has 2"):
+    with pytest.raises(ConfigError, match=r"^data_dir: .*classes.txt names 1 classes, and there are 2 in use"):
         TextDataLoader(folder, 8)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lab import ROOT, differences, differences_of_checkpoints, history, load
 
-from trainer.gan_trainer import grid
+from model.gan import grid
 
 SMALL = {
     "extends": str(ROOT / "configs/gan.json"),
@@ -47,6 +47,9 @@ class Lines(nn.Module):
 
     def noise(self, count, generator=None):
         return torch.full((count, 1, 1, 1), 2.0)
+
+    def picture(self, noise):
+        return self.generator(noise)[0]
 
     def forward(self, images):
         made = self.generator(self.noise(len(images)))
