@@ -5,8 +5,9 @@ Nothing here loads torch before an object is asked for, so a config that is wron
 
 import argparse
 import copy
+import functools
 import os
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from utils.errors import ConfigError
 from utils.util import as_plain
 
 
-class ConfigParser:
+class ConfigParser(UserDict):
     """A mapping of sections that can make the objects they name.
 
     config: the sections, a dict. resume: path of the checkpoint to go on from. modification: {"a;b;c" or "a.b.c":
@@ -24,7 +25,7 @@ class ConfigParser:
     """
 
     def __init__(self, config, resume=None, modification=None, run_id=None):
-        self._config = copy.deepcopy(getattr(config, "config", config))
+        self.data = copy.deepcopy(getattr(config, "config", config))
         self.resume = Path(resume) if resume is not None else None
         self.run_id = run_id
         self.source = "config"  # the file's name, for messages
@@ -32,15 +33,13 @@ class ConfigParser:
         self.given = None  # with a checkpoint: the sections that the user gave; all others came with it
         self.checkpoint = None  # the content of `resume`, once it was read
         self.changes = []  # [(dotted path, saved, now)] of a resumed run
-        self.continues = True  # in the checkpoint's folder; from a checkpoint that is not its newest a new run begins
         self.reuses = False  # a folder of this run_id, begun before and without a checkpoint
         self.origins = {}  # dotted path of a value → what set it
         self.asked = None  # the parsed command line
         self.folders = []  # of the file given with -c and of those it extends
         self._folder = None
         self._maker = objects.Maker(self.place, self._judge)
-        given = (modification or {}).items()
-        self._set_all({path.replace(";", "."): value for path, value in given if value is not None})
+        self._set_all({p.replace(";", "."): value for p, value in (modification or {}).items() if value is not None})
 
     @classmethod
     def from_args(cls, args, options=""):
@@ -54,9 +53,9 @@ class ConfigParser:
         for flags, kind, target in options:
             path = target.replace(";", ".") if isinstance(target, str) else ".".join(target)
             targets[args.add_argument(*flags, default=None, type=kind, help=f"short for {path}=").dest] = path
-        with suppress(argparse.ArgumentError):  # a parser of one's own, which hasn't got it
+        with suppress(argparse.ArgumentError, AttributeError):  # a parser of one's own, or its result
             args.add_argument("--trust", action="store_true", help="read a checkpoint of pytorch-template's own")
-        parsed = args.parse_intermixed_args()  # KEY=VALUE may stand between the flags
+        parsed = args.parse_intermixed_args() if hasattr(args, "add_argument") else args
         if getattr(parsed, "device", None) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = parsed.device
         changed = {path: getattr(parsed, name) for name, path in targets.items() if getattr(parsed, name) is not None}
@@ -72,7 +71,7 @@ class ConfigParser:
             raise ConfigError("Say which config: add -c config.json, or -r CHECKPOINT to go on with a run.")
         imports.add([*folders, Path.cwd()])
         os.chdir(imports.ROOT)
-        config = cls._resumed(resume, given, origins, changed, run_id, parsed.trust)
+        config = cls._resumed(resume, given, origins, changed, run_id, getattr(parsed, "trust", False))
         config.source = file.name if file else config.resume.name
         config.asked, config.folders = parsed, folders
         if not hasattr(parsed, "check"):  # a script of one's own, whose config may hold anything
@@ -99,7 +98,6 @@ class ConfigParser:
         origins = dict.fromkeys(saved.keys() - given.keys(), path.name) | origins
         config = cls({**saved, **given}, path, None, run_id)._set_all(changed, origins)
         config.checkpoint, config.trust = content, trust
-        config.continues = runs.is_newest(path, content)
         config.given = frozenset(given)
         config.changes = nested.differences(complete(saved), complete(config.config)) if saved else []
         return config
@@ -110,7 +108,7 @@ class ConfigParser:
         wrong = []
         for path, value in values.items():
             try:
-                nested.set_value(self._config, path, value)
+                nested.set_value(self.data, path, value)
             except ConfigError as error:
                 wrong.append(str(error))
             self.origins = nested.with_origin(self.origins, path, "command line")
@@ -123,12 +121,12 @@ class ConfigParser:
 
         Each of the two lists all it finds in one ConfigError. Fills in the defaults of what is left out.
         """
-        found = [f"{self.place(path)}: {why}" for path, why in description.problems(self._config)]
+        found = [f"{self.place(path)}: {why}" for path, why in description.problems(self.data)]
         if not found:
-            self._config = OrderedDict(description.with_defaults(self._config))
+            self.data = OrderedDict(description.with_defaults(self.data))
             try:
                 examiner = imports.optional("extras.doctor", "the check of objects").Examiner(self.place, self._judge)
-                found = examiner.examine(self._config)
+                found = examiner.examine(self.data)
             except imports.Missing as error:  # their makers check them, too, each when it comes to that
                 get_logger("config").warning(error)
         if found:
@@ -146,19 +144,19 @@ class ConfigParser:
         called, but for loss and metrics, where it is bound to its args. A list gives a list, names → objects a dict.
         """
         call = name.partition(".")[0] not in objects.FUNCTIONS
-        made = self._maker.make(nested.at(self._config, name), self._home(name, module), name, args, kwargs, call)
+        made = self._maker.make(nested.at(self.data, name), self._home(name, module), name, args, kwargs, call)
         return self.remember(name, made)
 
     initialize = init_obj
 
     def init_ftn(self, name, module=None, *args, **kwargs):
         """The function of section `name`, bound to its args and to these."""
-        given = {**nested.at(self._config, name).get("args", {}), **kwargs}
+        given = {**nested.at(self.data, name).get("args", {}), **kwargs}
         return objects.make(self.find(name, module), args, given, name, self.place, call=False)
 
     def find(self, name, module=None):
         """The class or function that section `name` names."""
-        return self._maker.locate(nested.at(self._config, name), self._home(name, module), name)
+        return self._maker.locate(nested.at(self.data, name), self._home(name, module), name)
 
     def remember(self, name, made):
         """Let {"from": "name.attribute"} read off `made`, which is returned."""
@@ -178,15 +176,22 @@ class ConfigParser:
     def get_logger(self, name, verbosity=2):
         return get_logger(name, verbosity)
 
+    @functools.cached_property
+    def continues(self):
+        """Whether a resumed run goes on in the checkpoint's folder; behind an older one a new run begins."""
+        from utils import checkpoint
+
+        return runs.is_newest(self.resume, self.checkpoint or checkpoint.load(self.resume))
+
     @property
     def runs_dir(self):
         """Where the runs of this name go."""
-        for path, why in description.problems(self._config):
-            if path in ("name", "trainer", "trainer.save_dir") or "name" not in self._config:
+        for path, why in description.problems(self.data):
+            if path in ("name", "trainer", "trainer.save_dir") or "name" not in self.data:
                 raise ConfigError(f"{self.place(path)}: {why}")
-        settings = description.with_defaults(self._config)["trainer"]
+        settings = description.with_defaults(self.data)["trainer"]
         apart = "-overfit" if settings["overfit"] else ""  # so that no run goes on from one on a few batches
-        return Path(settings["save_dir"]).absolute() / (self._config["name"] + apart)
+        return Path(settings["save_dir"]).absolute() / (self.data["name"] + apart)
 
     @property
     def save_dir(self):
@@ -211,26 +216,12 @@ class ConfigParser:
         runs.lock(folder)
         for used in self.folders:
             imports.remember(used)
-        write_json(as_plain(self._config), folder / "config.json")
+        write_json(as_plain(self.data), folder / "config.json")
         runs.write_environment(folder, **more)
         open_log(folder / "train.log")
         return folder
 
-    @property
-    def config(self):
-        return self._config
-
-    def __getitem__(self, name):
-        return self._config[name]
-
-    def __setitem__(self, name, value):
-        self._config[name] = value
-
-    def __contains__(self, name):
-        return name in self._config
-
-    def get(self, name, default=None):
-        return self._config.get(name, default)
+    _config = config = property(lambda self: self.data)
 
     def __reduce__(self):
-        return OrderedDict, (list(as_plain(self._config).items()),)
+        return OrderedDict, (list(as_plain(self.data).items()),)

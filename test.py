@@ -10,6 +10,7 @@ import sys
 from parse_config import ConfigParser
 from utils import command_line, imports, write_json
 from utils.errors import ConfigError, exit_code
+from utils.util import named
 
 # Arguments of a training loader that its test part has no use for.
 OF_TRAINING = ("stratify", "group_by", "folds", "fold", "sampler", "drop_last")
@@ -73,7 +74,7 @@ def _loaders_of(config, split):
         made = made.split_validation()
     if made is None:
         raise ConfigError("There is no test_data_loader, valid_data_loader or split; give one, or --split train.")
-    loaders = made if isinstance(made, dict) else {"": made}
+    loaders = named(made)
     if config[name] is not None:  # else it is there already, with what its split may not have
         config.remember("data_loader", next(iter(loaders.values())))
     return loaders, split

@@ -92,7 +92,8 @@ class BaseDataLoader(DataLoader):
     def _forget(self):
         """No pass is open."""
         self._planner, self._inner = reading.Planner(), None
-        self._stream, self._stands = None, None
+        self._stands: Any = None  # (pass, batch) that the open stream gives next
+        self._stream: Any = None
 
     def _split_sampler(self, split):
         """(training sampler, validation sampler) of a share or a count, the same rows whatever the run's seed."""
@@ -114,13 +115,12 @@ class BaseDataLoader(DataLoader):
 
     def _parts(self, split):
         """(training rows, validation rows)."""
-        count, how = self.n_samples, self._how_to_split
+        count, how = self.n_samples or 0, self._how_to_split
         if not isinstance(split, (int, float)) or isinstance(split, bool):
             raise ArgumentError(f"validation_split: {shown(split)}, where a share or a count is wanted.")
         if any(how.values()):
-            return imports.optional("extras.splits", ", ".join(how)).split(
-                self.init_kwargs["dataset"], count, split, **how
-            )
+            splits = imports.optional("extras.splits", ", ".join(how))
+            return splits.split(self.init_kwargs["dataset"], count, split, **how)
         full = np.arange(count)
         np.random.RandomState(0).shuffle(full)
         size = split if isinstance(split, int) else int(count * split)
@@ -165,7 +165,8 @@ class BaseDataLoader(DataLoader):
     def write_split(self, path):
         """Write the indices of a split that this loader made, {"train": […], "valid": […]}, as JSON."""
         if self.valid_sampler is not None and not path.exists():
-            indices = {"train": self.training_indices().tolist(), "valid": list(self.valid_sampler)}
+            valid = list(getattr(self.valid_sampler, "indices", self.valid_sampler))  # without a draw
+            indices = {"train": self.training_indices().tolist(), "valid": valid}
             path.write_text(json.dumps(indices, default=int), encoding="utf-8")
 
     def close(self):
@@ -247,7 +248,7 @@ class BaseDataLoader(DataLoader):
             start += 1
             self._stands = (epoch, start)
             yield Planned(here, everywhere, iter((batch,)), behind)
-        self._stream, self._stands = None, None
+        self._stands = None
 
     def _loader_of(self, rows, planner):
         """torch's DataLoader over whole batches, with this one's workers and a generator of its own."""

@@ -17,6 +17,7 @@ from logger import TensorboardWriter, append_numbers, close_log, cut_numbers, li
 from utils import checkpoint, description, imports, inf_loop, optim, processes, runs, seeds, signals
 from utils.errors import Failure, Stopped
 from utils.objects import name_of
+from utils.util import as_plain
 
 HISTORY = "metrics.jsonl"
 # Names of 2018 and 2019.
@@ -39,10 +40,10 @@ class BaseTrainer:
     COUNTERS: tuple[str, ...] = ("position", "lines", "not_improved", "best_log")
 
     def __init__(self, model, criterion, metric_ftns, optimizer, config, *extra, **more):
+        self.config = config
         if not hasattr(config, "place"):  # a dict, as in 2018, or the object of a fork's own parser
-            config = imports.optional("extras.older_configs", "this config").adapted(self, config, extra)
-        self.config = self._parsed = config  # a subclass may set the first to what it likes
-        own = config["trainer"]
+            config = imports.optional("extras.older_configs", "this config").adapted(self, config, extra, more)
+        self._parsed, own = config, config["trainer"]
         older = {"keep_last": 0, "save_period": own.get("save_freq", 1)}  # what forks expect
         self.settings = settings = {**description.with_defaults({})["trainer"], **older, **own}
         self.verbosity = settings["verbosity"]
@@ -55,7 +56,7 @@ class BaseTrainer:
         self.epochs = settings["epochs"] or math.inf
         self.max_steps = settings["max_steps"] or math.inf
         self.save_period = settings["save_period"]
-        self.early_stop = settings["early_stop"] or math.inf
+        self.early_stop = settings["early_stop"] if (settings["early_stop"] or 0) > 0 else math.inf
         self.monitor = settings["monitor"]
         self.mnt_mode, self.mnt_metric = (*self.monitor.split(), "")[:2]
         self.mnt_best = -math.inf if self.mnt_mode == "max" else math.inf
@@ -151,7 +152,7 @@ class BaseTrainer:
         started = time.perf_counter()
         self._tell_loaders(epoch)
         log = {"epoch": epoch, "step": self.step} | self._run_epoch(epoch)
-        log = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in log.items()}
+        log = dict(as_plain(log))
         for prefix in ("", "val_"):  # in 2018 a list, in the order of the metrics
             if isinstance(log.get(f"{prefix}metrics"), list):
                 log |= {prefix + name_of(m): value for m, value in zip(self.metric_ftns, log.pop(f"{prefix}metrics"))}
@@ -235,7 +236,8 @@ class BaseTrainer:
         self._save([*(["model_best.pth"] if save_best else []), *kept, "latest.pth"])
 
     def _resume_checkpoint(self, path):
-        """Put the weights, the optimizer and the epoch back; `train` does the rest, once the subclass is complete."""
+        """Put the weights and the epoch back; `train` does the rest, once the subclass is complete."""
+        self._parsed.resume = Path(path)
         self._restored = self._parsed.checkpoint or checkpoint.load(path, self.logger.warning)
         trainer_state.restore(self, self._restored, path)
 
@@ -280,7 +282,7 @@ class BaseTrainer:
 
     def _say_goodbye(self):
         word, name, what = "last", "latest.pth", f"step {self.step}"
-        if self.mnt_metric in self.best_log:
+        if self.mnt_metric in self.best_log and (self.checkpoint_dir / "model_best.pth").exists():
             word, name, what = "best", "model_best.pth", f"{self.mnt_metric} {self.best_log[self.mnt_metric]:.4f}"
         path = self.checkpoint_dir / name
         self.logger.info(f"done     {self._finished()}")

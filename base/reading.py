@@ -74,7 +74,7 @@ class Stream(IterableDataset):
         _tell_epoch(self.dataset, self.epoch)
         examples, known = iter(self.dataset), self.start if self.state is not None else 0
         numbers = self._seeds(known * self.batch_size)
-        placed = next((one for one in (examples, self.dataset) if hasattr(one, "state_dict")), None)
+        placed: Any = next((one for one in (examples, self.dataset) if hasattr(one, "state_dict")), None)
         if self.state is not None:
             placed.load_state_dict(self.state)
         for i in itertools.count(known):

@@ -7,7 +7,7 @@ import torch
 from base.base_data_loader import BaseDataLoader
 from utils import checkpoint, optim, processes, seeds
 from utils.errors import CheckpointError, ConfigError, shown
-from utils.util import as_plain
+from utils.util import as_plain, named
 
 OWN = ("model", "optimizer", "lr_scheduler")  # attributes with a place of their own in a checkpoint
 
@@ -36,15 +36,12 @@ def state_of(trainer):
 
 
 def restore(trainer, content, path):
-    """Put the weights, the optimizer and the epoch back; `restore_rest` does what a subclass brings only later."""
+    """Put the weights and the epoch back; `restore_rest` does what a subclass may bring only later."""
     changes = trainer._parsed.changes
     _refuse_what_can_not_change(changes, content, trainer._parsed)
     for name, saved, now in changes:
         trainer.logger.info(f"changed  {name}: {shown(saved)} → {shown(now)}")
     checkpoint.load_weights(trainer.model, content.get("train_state_dict", content["state_dict"]), path)
-    fresh = [dict(group) for optimizer in _optimizers(trainer).values() for group in optimizer.param_groups]
-    _restore(trainer.optimizer, content["optimizer"], "optimizer", path)
-    _apply_to_optimizers(changes, trainer, fresh)
     trainer.epoch, trainer.step = content["epoch"], content.get("step", 0)
     trainer.start_epoch = trainer.epoch + 1
     if content.get("monitor", trainer.monitor) == trainer.monitor:
@@ -54,6 +51,9 @@ def restore(trainer, content, path):
 
 def restore_rest(trainer, content, path):
     """What the subclass set after BaseTrainer's own __init__, and last the random numbers."""
+    fresh = [dict(group) for optimizer in named(trainer.optimizer).values() for group in optimizer.param_groups]
+    _restore(trainer.optimizer, content["optimizer"], "optimizer", path)
+    _apply_to_optimizers(trainer._parsed.changes, trainer, fresh)
     schedule, loader = getattr(trainer, "lr_scheduler", None), vars(trainer).get("data_loader")
     if schedule is not None and content.get("lr_scheduler") is not None:
         _refuse_stretching(schedule, content["lr_scheduler"])
@@ -81,20 +81,24 @@ def _others(trainer):
 
 def _has_state(value):
     if isinstance(value, (dict, list, tuple)):
-        return bool(value) and all(map(_has_state, value.values() if isinstance(value, dict) else value))
+        inside = [one for one in named(value).values() if one is not None]
+        return bool(inside) and all(map(_has_state, inside))
     if isinstance(value, (BaseDataLoader, type)):
         return False
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
 def _state_of(value):
-    if value is None:
+    if value is None or not (isinstance(value, (dict, list, tuple)) or hasattr(value, "state_dict")):
         return None
     if isinstance(value, dict):
         return {name: _state_of(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_state_of(item) for item in value]
-    return (checkpoint.unwrapped(value) if isinstance(value, torch.nn.Module) else value).state_dict()
+    state = (checkpoint.unwrapped(value) if isinstance(value, torch.nn.Module) else value).state_dict()
+    if isinstance(state, dict) and any(map(_has_state, state.values())):  # a schedule that holds another
+        state = {name: _state_of(inner) if _has_state(inner) else inner for name, inner in state.items()}
+    return state
 
 
 def _restore(value, state, name, path):
@@ -102,8 +106,8 @@ def _restore(value, state, name, path):
         if len(value) != len(state) or (isinstance(value, dict) and value.keys() != state.keys()):
             there, here = (list(one) if isinstance(one, dict) else len(one) for one in (state, value))
             raise CheckpointError(f"{path}: holds {there} of {name}, and this run has {here}.")
-        for key in value if isinstance(value, dict) else range(len(value)):
-            _restore(value[key], state[key], f"{name}.{key}", path)
+        for key, one in named(value).items():
+            _restore(one, state[key], f"{name}.{key}", path)
     elif isinstance(value, torch.nn.Module):
         checkpoint.load_weights(value, state, path)
     elif isinstance(value, torch.optim.Optimizer):
@@ -111,12 +115,11 @@ def _restore(value, state, name, path):
             optim.load_state(value, state)
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"{path}: its state of {name} does not fit this run: {error}") from error
-    else:
-        value.load_state_dict(state)
-
-
-def _optimizers(trainer):
-    return trainer.optimizer if isinstance(trainer.optimizer, dict) else {"": trainer.optimizer}
+    elif value is not None and state is not None:
+        inner = {key: one for key, one in dict(value.state_dict()).items() if _has_state(one)}
+        for key, one in inner.items():
+            _restore(one, state[key], f"{name}.{key}", path)
+        value.load_state_dict({**state, **inner})
 
 
 _GO_ON = "Add lr_scheduler=null optimizer.args.lr=X to train on at a constant rate, or start a new run."
@@ -153,8 +156,8 @@ def _refuse_what_can_not_change(changes, content, config):
 
 def _refuse_stretching(schedule, state):
     """ConfigError where a schedule that was shaped for one length of the run is to go on in another."""
-    for key, one in schedule.items() if isinstance(schedule, dict) else [("", schedule)]:
-        saved = state[key] if key else state
+    for key, one in named(schedule).items():
+        saved = (state if key == "" else state[key]) or {}
         for length in ("total_steps", "T_max"):
             was, now = saved.get(length), getattr(one, length, None)
             if was != now:
@@ -169,7 +172,7 @@ def _apply_to_optimizers(changes, trainer, fresh):
     the schedule may have moved any.
     """
     everything = any(path == "lr_scheduler" and now is None for path, _, now in changes)
-    groups = [(name, group) for name, one in _optimizers(trainer).items() for group in one.param_groups]
+    groups = [(name, group) for name, one in named(trainer.optimizer).items() for group in one.param_groups]
     for (name, group), made in zip(groups, fresh):
         prefix = f"optimizer.{name}.args.".replace("..", ".")
         changed = {path[len(prefix) :] for path, _, _ in changes if path.startswith(prefix)}

@@ -142,7 +142,7 @@ def _not_fit(found, section):
 
 def _may_split(loader, args):
     """Whether a loader may set examples apart for validation."""
-    parameter = objects.parameters_of(loader).get("validation_split")
+    parameter = objects.known_to(loader).get("validation_split")
     methods = [getattr(loader, name, None) for name in ("split_validation", "_split_sampler")]
     own = any(getattr(method, "__module__", "") != "base.base_data_loader" for method in methods)
     return own or parameter is None or args.get("validation_split", parameter.default) or args.get("folds")

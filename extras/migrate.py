@@ -39,6 +39,15 @@ def _sections_of(parser):
 
 ConfigParser.__reduce__ = _sections_of
 """
+READS = """
+
+# Added: a plain torch.load reads numbers of numpy, too.
+import numpy  # noqa: E402
+import torch  # noqa: E402
+
+_kinds = [type(numpy.dtype(kind)) for kind in "fdilqbB?"]
+torch.serialization.add_safe_globals([numpy.dtype, numpy.float64(0).__reduce__()[0], *_kinds])
+"""
 TO_DEVICE = (
     "moved the model to its device, the core's does not: in the script, model = model.to(device) before the optimizer."
 )
@@ -82,10 +91,11 @@ class Move:
                 shutil.copy2(self.fork / path, there)
             elif not path.endswith(".py"):
                 self.tell("Not copied", path, "the core has a file of this name.")
-            if path in kept:
+            added = OPENS if path in kept else READS if path == "base/__init__.py" and self.keep_base else ""
+            if added:
                 with open(there, "a", encoding="utf-8") as file:
-                    file.write(OPENS)
-                self.tell("Changed", path, "kept as it is, and its checkpoints open with a plain torch.load.")
+                    file.write(added)
+                self.tell("Changed", path, "kept as it is; for its checkpoints to open with a plain torch.load.")
         return found
 
     def _kept(self):
@@ -109,7 +119,12 @@ class Move:
                 path, size = (below / name).as_posix(), os.lstat(os.path.join(here, name)).st_size
                 left = LEFT_FILES.fullmatch(name) or (name == LOGGER_CONFIG and not self.changed_parser)
                 if left or size > MOST_BYTES or not os.path.isfile(os.path.join(here, name)):
-                    self.tell("Not copied", path, f"{size / 2**20:,.1f} MiB.")
+                    why = (
+                        "the template's own logger alone reads it."
+                        if name == LOGGER_CONFIG
+                        else f"{size / 2**20:,.1f} MiB."
+                    )
+                    self.tell("Not copied", path, why)
                 else:
                     yield path
 
@@ -142,7 +157,8 @@ class Move:
         """Give the core's file, in the place of one of the fork's, the names that only that had."""
         there, missing = self.ours[source.module], {}
         for name, by in self.theirs.exports(source.module).items():
-            if name in there.bound or not self._matters(source, by, name):
+            own_base = source.module == "base" and by not in self.ours  # in a file of another name: the fork's stands
+            if (name in there.bound and not own_base) or not self._matters(source, by, name):
                 continue
             if f"{source.module}.{name}" in self.ours and by != source.module + "." + name:
                 self.tell("Left to do", source.path, f"{name} is a module of the core; the fork's has to be renamed.")
@@ -183,7 +199,8 @@ class Move:
         """Tell what the fork has defined differently in a file that the core replaces."""
         there = self.ours["parse_config" if source.path == OTHER_PARSER else source.module]
         for node, what in source.differences(there, self.known):
-            advice = " Or keep your base/: --keep-base." if source.module.startswith("base") else ""
+            is_core = source.module.startswith("base") or source.path in (PARSER, OTHER_PARSER)
+            advice = " Or keep the fork's own: --keep-base." if is_core else ""
             self.tell("Left to do", source.path, what + advice, node.lineno)
         trainer = source.definition("BaseTrainer")
         if trainer is not None and re.search(r"model\.to\(self\.device\)", source.text):

@@ -39,6 +39,14 @@ class _StandIn:
         return "/".join(map(str, self.args)) if "Path" in type(self).__name__ else type(self).__name__
 
 
+def load(path, warn):
+    """The content of a checkpoint of ours or, where it is none that utils.checkpoint.load reads, of theirs."""
+    try:
+        return checkpoint.load(path, warn)
+    except CheckpointError:
+        return read(path)
+
+
 def read(path):
     """The content of a checkpoint of theirs as ours has it, in tensors and plain values.
 

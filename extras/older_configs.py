@@ -7,19 +7,22 @@ from utils.description import keys_in
 from utils.errors import near
 
 
-def adapted(trainer, config, more):
-    """A ConfigParser for what BaseTrainer was given as `config` and behind it.
+def adapted(trainer, config, more, named):
+    """A ConfigParser for what BaseTrainer was given as `config`, behind it, and by name beside that.
 
-    In 2018 that was (resume, config, train_logger), the first a path or None, the second a dict; a train_logger is then
-    told every epoch's numbers. The object of another parser gives its sections, its checkpoint and its folder.
+    In 2018 that was (resume, config, train_logger), the first a path or None, the second a dict, which becomes the
+    trainer's `config`; a train_logger is then told every epoch's numbers. `monitor` may be split into itself and
+    `monitor_mode`. The object of another parser gives its sections, its checkpoint and its folder.
     """
-    resume = getattr(config, "resume", None)
+    resume, train_logger = named.get("resume", getattr(config, "resume", None)), named.get("train_logger")
     if config is None or isinstance(config, (str, Path)):
-        resume, config, *more = config, *more
-        trainer.train_logger = more[0] if more else None
-        if trainer.train_logger is not None:
-            trainer.on_epoch_end = lambda epoch, log: trainer.train_logger.add_entry(log)
-    made = ConfigParser(getattr(config, "config", config), resume or None)
+        resume, trainer.config, train_logger = config, *(*more, train_logger)[:2]
+    if train_logger is not None:
+        trainer.train_logger = train_logger
+        trainer.on_epoch_end = lambda epoch, log: train_logger.add_entry(log)
+    made = ConfigParser(getattr(trainer.config, "config", trainer.config), resume or None)
+    if mode := made["trainer"].get("monitor_mode"):
+        made["trainer"]["monitor"] = "off" if mode == "off" else f"{mode} {made['trainer']['monitor']}"
     if hasattr(config, "save_dir"):
         made._folder = Path(config.save_dir)
         made._folder.mkdir(parents=True, exist_ok=True)

@@ -4,13 +4,15 @@ import json
 import math
 from pathlib import Path
 
-from utils.util import replacing
+from utils.util import for_json, replacing
 
 
 def append_numbers(path, numbers):
     """Add a line to the file; a number that is not finite is written as null, as JSON knows no NaN."""
     with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps({name: _known_to_json(value) for name, value in numbers.items()}) + "\n")
+        file.write(
+            json.dumps({name: _known_to_json(value) for name, value in numbers.items()}, default=for_json) + "\n"
+        )
 
 
 def _known_to_json(value):

@@ -65,6 +65,7 @@ def _waiting():
     found = next((handler for handler in root.handlers if isinstance(handler, _Waiting)), None)
     if found is None:
         found = _Waiting(capacity=1000)
-        root.addHandler(_Console())
+        if not any(type(handler) is logging.StreamHandler for handler in root.handlers):  # of logging.basicConfig
+            root.addHandler(_Console())
         root.addHandler(found)
     return found

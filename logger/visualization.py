@@ -63,7 +63,7 @@ class TensorboardWriter:
             self._writer = None
 
     def __getattr__(self, name):
-        if not name.startswith("add_"):
+        if not name.startswith(("add_", "get_")):
             raise AttributeError(f"TensorboardWriter has no '{name}'")
 
         def call(*args, **kwargs):

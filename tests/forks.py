@@ -1,5 +1,6 @@
 """Small forks of this template's ancestor, one for each way in which forks differ from it; all of our own making."""
 
+import copy
 import logging
 import math
 from itertools import islice
@@ -164,6 +165,14 @@ class OnPlateau(Tracking):
         self.lr_scheduler.step(log["val_loss"])
 
 
+class Scheduled(Tracking):
+    """Steps the schedule that it gets as a function of its optimizer."""
+
+    def __init__(self, *arguments, schedule, **more):
+        super().__init__(*arguments, **more)
+        self.lr_scheduler = schedule(self.optimizer)
+
+
 class Halving:
     """A schedule without a state."""
 
@@ -189,6 +198,42 @@ class WarmingUp(torch.optim.lr_scheduler.LRScheduler):
         super().step()
         if self.last_epoch > 0:
             self.inner.step()
+
+
+def in_sequence(optimizer):
+    """Torch's own schedule that holds others: the second of them lowers the rate in the second epoch."""
+    inner = [torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0), decay(optimizer, every=1)]
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, inner, milestones=[1])
+
+
+class Averaged(Tracking):
+    """Keeps an average of its weights, in an object that makes a state of its parts' states itself."""
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.average = Average(self.model)
+
+    def _move(self, loss):
+        super()._move(loss)
+        self.average.update(self.model)
+
+
+class Average:
+    def __init__(self, model):
+        self.model, self.updates = copy.deepcopy(model), 0
+
+    @torch.no_grad()
+    def update(self, model):
+        self.updates += 1
+        for mean, weight in zip(self.model.parameters(), model.parameters(), strict=True):
+            mean.lerp_(weight, 0.1)
+
+    def state_dict(self):
+        return {"model": self.model.state_dict(), "updates": self.updates}
+
+    def load_state_dict(self, state):
+        self.model.load_state_dict(state["model"])
+        self.updates = state["updates"]
 
 
 class Of2018(BaseTrainer):
@@ -248,8 +293,8 @@ def adam(model):
     return Adam(model.parameters(), lr=0.01)
 
 
-def decay(optimizer):
-    return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.1)
+def decay(optimizer, every=2):
+    return torch.optim.lr_scheduler.StepLR(optimizer, every, 0.1)
 
 
 class Gan(BaseTrainer):

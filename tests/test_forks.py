@@ -159,24 +159,21 @@ def test_a_schedule_on_plateau_set_behind_the_bases_init_goes_on(lab):
     assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
 
 
-def test_a_schedule_that_holds_another_goes_on(lab):
-    class Warm(forks.Tracking):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            self.lr_scheduler = forks.WarmingUp(self.optimizer)
-
-    _, resumed = assert_goes_on(lab, parsed(Warm))
+@pytest.mark.parametrize("schedule", [forks.WarmingUp, forks.in_sequence], ids=["of its own", "torch's"])
+def test_a_schedule_that_holds_another_goes_on(lab, schedule):
+    _, resumed = assert_goes_on(lab, parsed(forks.Scheduled, schedule=schedule))
     assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
 
 
 def test_a_schedule_without_a_state_lets_the_run_be_saved(lab):
-    class Halved(forks.Tracking):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            self.lr_scheduler = forks.Halving(self.optimizer)
-
-    _, resumed = assert_goes_on(lab, parsed(Halved))
+    _, resumed = assert_goes_on(lab, parsed(forks.Scheduled, schedule=forks.Halving))
     assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 / 4)
+
+
+def test_an_object_that_makes_its_state_of_its_parts_goes_on(lab):
+    whole, resumed = assert_goes_on(lab, parsed(forks.Averaged))
+    assert whole.average.updates == resumed.average.updates == 8
+    assert not differences(whole.average.model.state_dict(), resumed.average.model.state_dict())
 
 
 # --- folds -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from base import BaseDataLoader
 from utils import devices, objects, optim, processes
 from utils.errors import ConfigError
+from utils.util import named
 
 
 def training(config):
@@ -27,7 +28,7 @@ def validation(config, data_loader):
     if sets is None:
         return data_loader.split_validation()
     made = config.init_obj("valid_data_loader")
-    for name, loader in made.items() if isinstance(made, dict) else [("", made)]:
+    for name, loader in named(made).items():
         _loader(config, f"valid_data_loader.{name}".rstrip("."), loader).evaluating()
         if hasattr(data_loader, "state_dict") and hasattr(loader, "load_state_dict"):
             loader.load_state_dict(data_loader.state_dict())  # a vocabulary, statistics: of the training data alone
@@ -77,9 +78,8 @@ def wrapped(config, made, device):
 def criterion(config, device):
     """The loss, its own tensors (class weights) on the device; of several by name their sum, which logs each, too."""
     made = config.init_obj("loss")
-    several = made if isinstance(made, dict) else {"": made}
-    placed = {name: one.to(device) if isinstance(one, torch.nn.Module) else one for name, one in several.items()}
-    if made is not several:
+    placed = {n: one.to(device) if isinstance(one, torch.nn.Module) else one for n, one in named(made).items()}
+    if "" in placed:
         return placed[""]
     return Losses(placed, {name: spec.get("weight", 1.0) for name, spec in config["loss"].items()})
 
@@ -108,8 +108,7 @@ def optimizer(config, made):
         return _expect(config.init_obj(path, None, parameters), torch.optim.Optimizer, config.place(path))
 
     optimizers = _each(config, "optimizer", one)
-    every = list(optimizers.values()) if isinstance(optimizers, dict) else [optimizers]
-    moved = {id(p) for one in every for group in one.param_groups for p in group["params"]}
+    moved = {id(p) for one in named(optimizers).values() for group in one.param_groups for p in group["params"]}
     if left := [name for name, p in made.named_parameters() if p.requires_grad and id(p) not in moved]:
         said = f"optimizer: none moves {', '.join(left[:8])}; freeze them or widen a 'params'."
         config.get_logger("train").warning(said)

@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from utils import processes
 from utils.checkpoint import unwrapped
+from utils.util import named
 
 PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -24,10 +25,8 @@ class Stepper:
 
     def __init__(self, model, optimizer, lr_scheduler=None, *, device, amp="off", clip_grad_norm=None, ema_decay=None):
         self.model, self.device, self.amp = model, device, amp
-        self._optimizers = optimizer if isinstance(optimizer, dict) else {"": optimizer}
-        self._schedules = lr_scheduler if isinstance(lr_scheduler, dict) else {"": lr_scheduler}
-        self.optimizers = list(self._optimizers.values())
-        self.schedules = [schedule for schedule in self._schedules.values() if schedule is not None]
+        self._optimizers, self._schedules = named(optimizer), named(lr_scheduler)
+        self.optimizers, self.schedules = list(self._optimizers.values()), list(self._schedules.values())
         self._parts, self._moved = [], None  # steppers of one optimizer each; what alone gets gradients
         self.clip_grad_norm = clip_grad_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")

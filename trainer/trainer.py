@@ -13,6 +13,7 @@ from trainer.stepper import Stepper
 from utils import devices, imports, processes, seeds, signals
 from utils.errors import ConfigError, Diverged
 from utils.metrics import Metrics
+from utils.util import named
 
 
 class Trainer(BaseTrainer):
@@ -45,7 +46,6 @@ class Trainer(BaseTrainer):
         self.valid_data_loader = valid_data_loader
         self.lr_scheduler = lr_scheduler
         self.len_epoch = len_epoch or settings["len_epoch"]
-        self.accumulate = settings["accumulate"]
         self.memory_format = devices.memory_format(settings["channels_last"])
         how = {name: settings[name] for name in ("amp", "clip_grad_norm", "ema_decay")}
         self.stepper = Stepper(model, optimizer, lr_scheduler, device=device, **how)
@@ -100,7 +100,7 @@ class Trainer(BaseTrainer):
             with suppress(imports.Missing):
                 imports.optional("extras.explain", "the first batch").watch_labels(self)
         with self._progress(epoch) as bar:
-            while window := list(itertools.islice(row, self.accumulate)):
+            while window := list(itertools.islice(row, self.settings["accumulate"])):
                 self._between_updates(epoch)
                 total = sum(planned.everywhere for planned, _ in window)
                 for i, (planned, _) in enumerate(window):
@@ -195,8 +195,7 @@ class Trainer(BaseTrainer):
 
     def _validation_sets(self):
         """{name: loader}; one without a name is called ''."""
-        loaders = self.valid_data_loader
-        return loaders if isinstance(loaders, dict) else {"": loaders} if loaders is not None else {}
+        return named(self.valid_data_loader)
 
     def _log_step(self, epoch, bar):
         """The training values since the last time; the loop's only wait for the device."""

@@ -91,7 +91,7 @@ def check_arguments(found, args, kwargs, path, place, partly=False, given=()):
     if len(taken) < len(args) and inspect.Parameter.VAR_POSITIONAL not in kinds:
         why = f"{name_of(found)} takes {len(taken)} arguments, and it is called with {len(args)}."
         raise ConfigError(f"{place(path)}: {why}")
-    known, swallows, wrong = _known_to(found), inspect.Parameter.VAR_KEYWORD in kinds, {}
+    known, swallows, wrong = known_to(found), inspect.Parameter.VAR_KEYWORD in kinds, {}
     if not swallows and (refused := [name for name in given if name not in known]):
         why = f"{name_of(found)} does not take {', '.join(refused)}, which the code gives; add **kwargs to it."
         raise ConfigError(f"{place(path)}: {why}")
@@ -138,7 +138,7 @@ def _named(parameters):
     return [p for p in parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
-def _known_to(found):
+def known_to(found):
     """{name: inspect.Parameter} of what `found` takes, and its bases as far as **kwargs pass it on."""
     parameters: dict[str, inspect.Parameter] = {}
     for owner in inspect.getmro(found)[:-1] if inspect.isclass(found) else [found]:

@@ -79,12 +79,8 @@ def find_checkpoint(resume, runs_dir, run_id, warn, trust=False):
             raise ConfigError(f"-r {resume}: there is no such checkpoint.")
         from utils import checkpoint
 
-        try:
-            return resume, checkpoint.load(resume, warn)
-        except CheckpointError:
-            if not trust:
-                raise
-            return resume, imports.optional("extras.old_checkpoints", "--trust").read(resume)
+        reader = imports.optional("extras.old_checkpoints", "--trust") if trust else checkpoint
+        return resume, reader.load(resume, warn)
     named = resume if isinstance(resume, Path) else runs_dir / run_id if run_id else None
     for folder in [named] if named else newest_first(runs_dir):
         if is_locked(folder):

@@ -82,7 +82,19 @@ def replacing(path):
 
 def as_plain(config):
     """The config as JSON has it; what is no plain value (a logger that a fork put there) becomes its text."""
-    return json.loads(json.dumps(config, default=str), object_pairs_hook=OrderedDict)
+    return json.loads(json.dumps(config, default=for_json), object_pairs_hook=OrderedDict)
+
+
+def named(value):
+    """{name: one} of a dict, of a list by number, of one alone by ''; nothing of None."""
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    return value if isinstance(value, dict) else {} if value is None else {"": value}
+
+
+def for_json(value):
+    """What `json.dumps` is to write for an object that it does not know: numpy's and torch's numbers, else the text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def prepare_device(n_gpu_use):
