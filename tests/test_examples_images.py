@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lab import differences_of_checkpoints, load
 
 from data_loader.datasets import IdxImages
 from data_loader.tables import Table
@@ -55,6 +56,17 @@ def test_an_example_trains_and_is_evaluated(name, lab):
     tested = lab.test(lab.run / "latest.pth")
     assert tested.code == 0, tested.err
     assert tested.numbers.keys() == {"test_loss", "test_accuracy"}
+
+
+def test_a_resumed_run_on_a_table_ends_like_an_unbroken_one(lab):
+    words = ["lr_scheduler=null", f"trainer.save_dir={lab.saved}", "trainer.tensorboard=false"]
+    for run_id, epochs in (("whole", 2), ("broken", 1)):
+        done = lab.train(ROOT / "configs" / "titanic.json", *words, f"trainer.epochs={epochs}", "--run-id", run_id)
+        assert done.code == 0, done.err
+    whole, broken = (lab.saved / "titanic" / run_id / "latest.pth" for run_id in ("whole", "broken"))
+    assert lab.resume(broken, "trainer.epochs=2").code == 0
+    assert differences_of_checkpoints(whole, broken) == []
+    assert load(whole)["data"]["categorical"] == {"pclass": ["1", "2", "3"], "sex": ["female", "male"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
