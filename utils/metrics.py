@@ -107,6 +107,7 @@ class Metrics:
         if processes.is_main():
             self._count = state["count"]
             self._sums = {name: total.to(self.device, self._dtype) for name, total in state["sums"].items()}
+        self._losses = [name for name in state["sums"] if name not in ("loss", "loss_count", *self._functions)]
         for name in state["objects"].keys() & self._objects.keys():
             _restore(self._objects[name], state["objects"][name], self.device)
 
