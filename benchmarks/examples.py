@@ -1,4 +1,4 @@
-"""Train every config in configs/ and evaluate its best checkpoint:  python benchmarks/examples.py [NAME ...] [--seeds N]
+"""Train each config of configs/ and evaluate its best checkpoint:  python benchmarks/examples.py [NAME ...] [--seeds N]
 
 Prints a line an example: what it reached on its test data with each seed, and the seconds of training, start included.
 Runs go to a temporary folder.

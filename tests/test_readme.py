@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 AGAIN = "run `python tests/test_readme.py`, which writes the loop and the table of keys into the README."
-EXAMPLES = ("model", "data set", "loader of your own", "metric", "loss", "trainer")
+EXAMPLES = ("model", "data set", "loader of your own", "metric", "loss", "sum of losses", "trainer")
 BETWEEN = {  # what stands between two comments of the README
     "loop": (r"<!-- loop -->\n", r"<!-- end of loop -->"),
     "keys": (r"<!-- keys: .*? -->\n", r"<!-- end of keys -->"),

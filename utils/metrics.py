@@ -30,8 +30,7 @@ class Metrics:
         if alone and processes.size() > 1:
             why = "can't be gathered from several processes; torchmetrics' objects can."
             raise ConfigError(f"metrics: '{alone[0]}' {why}")
-        self._examples = 0
-        self._losses = []  # names of a loss's parts
+        self._examples, self._losses = 0, []  # of the next batch; names of a loss's parts
         self.reset()
 
     def reset(self):

@@ -39,6 +39,14 @@ def test_every_part_is_a_mean_over_examples():
     assert metrics.result() == {"val_loss": 2.0, "val_part": 20.0}
 
 
+def test_restored_sums_have_the_parts_of_the_loss():
+    before, after = Metrics([], "val_"), Metrics([], "val_")
+    before.expect(2)
+    before.update(None, None, {"loss": torch.tensor(1.0), "part": torch.tensor(3.0)})
+    after.load_state_dict(before.state_dict())
+    assert after.result() == {"val_loss": 1.0, "val_part": 3.0}
+
+
 def test_run_logs_each_loss_and_may_be_judged_by_one(lab):
     config = toy.config(lab.saved, loss=TWO, trainer={"epochs": 2, "monitor": "min val_far"})
     assert lab.train(config).code == 0
