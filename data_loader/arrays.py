@@ -1,5 +1,6 @@
 """Sets larger than memory: arrays in .npy files that are read where they lie."""
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,8 @@ from torch.utils.data import Dataset
 
 from utils.errors import ArgumentError
 
+KEPT_BYTES = 64 * 2**20  # of a file's pages, before they are given back
+
 
 class MemoryMappedArrays(Dataset):
     """Rows of two .npy files, mapped into memory (numpy.lib.format): what is read of them is all that is loaded.
@@ -15,6 +18,7 @@ class MemoryMappedArrays(Dataset):
     inputs, targets: paths of arrays (N, …) as np.save writes them. scale, shift: with either, inputs become float32,
     input · scale + shift, so that bytes can lie on the disk; without, they keep their type. Targets that are whole
     numbers become int64. An item is (input, target); a batch is read at once, in the order in which its rows lie.
+    Pages that were read are given back to the system after every KEPT_BYTES, so that memory stays as it is.
     A worker opens the files itself: what is sent to it is their paths.
     """
 
@@ -28,6 +32,7 @@ class MemoryMappedArrays(Dataset):
 
     def _open(self):
         self.inputs, self.targets = (_mapped(name, path) for name, path in self.paths.items())
+        self._read_bytes = 0
 
     def __getstate__(self):
         return {name: value for name, value in vars(self).items() if name not in ("inputs", "targets")}
@@ -46,6 +51,11 @@ class MemoryMappedArrays(Dataset):
     def __getitems__(self, indices, seeds):
         """A batch: (B, …) and (B, …). Nothing is drawn."""
         inputs, targets = (torch.from_numpy(_rows(array, indices)) for array in (self.inputs, self.targets))
+        self._read_bytes += inputs.nbytes + targets.nbytes
+        if self._read_bytes > KEPT_BYTES:
+            self._read_bytes = 0
+            _give_back(self.inputs)
+            _give_back(self.targets)
         if self.scale is not None or self.shift is not None:
             inputs = inputs.to(torch.float32)
             inputs.mul_(1.0 if self.scale is None else self.scale).add_(self.shift or 0.0)
@@ -59,6 +69,12 @@ def _rows(array, indices):
     rows = np.empty((len(indices), *array.shape[1:]), array.dtype)
     rows[order] = array[indices[order]]
     return rows
+
+
+def _give_back(array):
+    """Let the system take back the pages of the file that this process has; they are read again when asked for."""
+    if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+        array._mmap.madvise(mmap.MADV_DONTNEED)
 
 
 def _mapped(name, path):
