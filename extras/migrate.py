@@ -157,7 +157,8 @@ class Move:
         """Give the core's file, in the place of one of the fork's, the names that only that had."""
         there, missing = self.ours[source.module], {}
         for name, by in self.theirs.exports(source.module).items():
-            own_base = source.module == "base" and by not in self.ours  # in a file of another name: the fork's stands
+            # In a file of the fork's alone: its class stands in the place of the core's.
+            own_base = source.module == "base" and self.theirs[by] in self.copied
             if (name in there.bound and not own_base) or not self._matters(source, by, name):
                 continue
             if f"{source.module}.{name}" in self.ours and by != source.module + "." + name:

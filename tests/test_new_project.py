@@ -372,3 +372,33 @@ def test_a_relative_import_is_read_from_a_module_and_from_a_package(tmp_path):
     for name in ("__init__", "b"):
         (tmp_path / "a" / f"{name}.py").write_text("from .c import x\nfrom . import y\nfrom q import *\n")
         assert Source(tmp_path, f"a/{name}.py").taken() == [("a.c", "x"), ("a", "y"), ("q", "*")]
+
+
+def test_a_class_of_the_base_in_a_file_of_the_forks_alone_stands_in_the_cores_place(tmp_path, command):
+    loader = "class BaseDataLoader:\n    def __init__(self, dataset, batch_size, num_workers, val_split):\n        pass\n"
+    init = "from .base_loader import *\nfrom .base_model import *\nfrom .base_trainer import *\n"
+    fork = write(tmp_path / "fork", {"base/base_loader.py": loader, "base/__init__.py": init})
+    (fork / "base" / "base_data_loader.py").unlink()
+    code, told = command(fork, tried=False)
+    assert code == 0 and "base/__init__.py: BaseDataLoader, from base.base_loader." in told
+    read = "from base import BaseDataLoader, BaseTrainer; print(BaseDataLoader.__module__, BaseTrainer.__module__)"
+    assert python(tmp_path / "new", "-c", read) == "base.base_loader base.base_trainer\n"
+
+
+def test_a_kept_base_reads_numbers_of_numpy_in_a_checkpoint(tmp_path, fork, command):
+    assert command(fork, "--keep-base", tried=False)[0] == 0
+    code = "import numpy as np, torch, base; torch.save({'best': np.float64(0.5)}, 'x.pth'); print(torch.load('x.pth'))"
+    assert "0.5" in python(tmp_path / "new", "-c", code)
+
+
+def test_a_kept_parser_that_the_fork_changed_opens_with_a_plain_load(tmp_path, command):
+    parser = (
+        "class ConfigParser:\n    def __init__(self, config, resume=None):\n        self._config = config\n\n"
+        "    def own(self):\n        return 1\n"
+    )
+    assert command(write(tmp_path / "fork", {"parse_config.py": parser}), "--keep-base", tried=False)[0] == 0
+    code = (
+        "import torch; from parse_config import ConfigParser; made = ConfigParser({'trainer': {'epochs': 3}}); "
+        "torch.save({'config': made}, 'x.pth'); print(made.own(), torch.load('x.pth')['config']['trainer']['epochs'])"
+    )
+    assert python(tmp_path / "new", "-c", code) == "1 3\n"
