@@ -375,7 +375,7 @@ def test_a_relative_import_is_read_from_a_module_and_from_a_package(tmp_path):
 
 
 def test_a_class_of_the_base_in_a_file_of_the_forks_alone_stands_in_the_cores_place(tmp_path, command):
-    loader = "class BaseDataLoader:\n    def __init__(self, dataset, batch_size, num_workers, val_split):\n        pass\n"
+    loader = "class BaseDataLoader:\n    def __init__(self, dataset, workers, val_split):\n        pass\n"
     init = "from .base_loader import *\nfrom .base_model import *\nfrom .base_trainer import *\n"
     fork = write(tmp_path / "fork", {"base/base_loader.py": loader, "base/__init__.py": init})
     (fork / "base" / "base_data_loader.py").unlink()
