@@ -83,7 +83,9 @@ class BaseDataLoader(DataLoader):
         self._training_rows = range(self.n_samples or 0)
         sampler, self.valid_sampler = self._split_sampler(validation_split)
         super().__init__(**own | ({"sampler": sampler, "shuffle": False} if sampler is not None else {}))
-        if isinstance(self.sampler, DistributedSampler):
+        samplers = (self.sampler, getattr(self.batch_sampler, "sampler", None))
+        self._is_dealt = any(isinstance(sampler, DistributedSampler) for sampler in samplers)
+        if self._is_dealt:
             said = "a DistributedSampler is used as it is; without one, rows are dealt here, and none twice."
             get_logger("data").info(f"data     {said}")
         self._epoch = 1
@@ -212,7 +214,7 @@ class BaseDataLoader(DataLoader):
         ends = np.cumsum([len(batch) for batch in batches])
         all_seeds = seeds.example_seeds(self.seed, epoch, int(ends[-1]) if batches else 0)
         rank, size, dealt = processes.rank(), processes.size(), 1
-        if isinstance(self.sampler, DistributedSampler):  # the user's wish
+        if self._is_dealt:  # the user's wish
             rank, size, dealt = 0, 1, size
         plan = []
         for batch, batch_seeds in zip(batches, np.split(all_seeds, ends[:-1])):

@@ -5,8 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+import toy
+from torch.utils.data import BatchSampler, Dataset
+from torch.utils.data.distributed import DistributedSampler
 
+from base import BaseDataLoader
 from data_loader.data_loaders import DataLoader
 from data_loader.samplers import BalancedSampler, WeightedFileSampler
 from utils import processes
@@ -223,3 +226,44 @@ def test_labels_of_another_set_are_a_config_error():
 def test_a_second_order_beside_the_samplers_is_a_config_error(make):
     with pytest.raises(ConfigError, match=r"^shuffle: the sampler decides the order"):
         loader_of(make(), shuffle=True)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "rows"),
+    [
+        ({"type": "torch.utils.data.SequentialSampler"}, list(range(6))),
+        (
+            {"type": "torch.utils.data.DistributedSampler", "args": {"num_replicas": 2, "rank": 1, "shuffle": False}},
+            [1, 3, 5],
+        ),
+        ({"type": "torch.utils.data.RandomSampler", "args": {"num_samples": 3}}, None),
+    ],
+    ids=lambda value: value["type"].rpartition(".")[2] if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_a_sampler_of_torch_is_made_by_config_of_the_set_beside_it(lab, sampler, rows, in_batches):
+    how = {"sampler": sampler, "batch_size": 2}
+    if in_batches:
+        how = {"batch_sampler": {"type": "torch.utils.data.BatchSampler", "args": {**how, "drop_last": False}}}
+    data = {"type": "DataLoader", "args": {**how, "dataset": {"type": "toy.Rows", "args": {"n": 6}}}}
+    config = toy.config(lab.saved, data_loader=data, trainer={"epochs": 1})
+    assert lab.train(config).code == 0
+    read = [int(x) for batch, train in zip(lab.probe("x"), lab.probe("train")) if train for x in batch]
+    assert read == rows if rows else len(set(read)) == 3
+
+
+def test_a_sampler_by_config_in_a_loader_without_a_set_beside_it_is_told_what_it_lacks(lab):
+    args = {"data_dir": "data/mnist10k", "batch_size": 4, "shuffle": False}
+    sampler = {"type": "torch.utils.data.SequentialSampler"}
+    done = lab.train(
+        toy.config(lab.saved, data_loader={"type": "MnistDataLoader", "args": {**args, "sampler": sampler}})
+    )
+    assert done.code == 2 and "data_loader.args.sampler.args.data_source: missing." in done.err
+
+
+def test_rows_that_a_distributed_sampler_in_a_batch_sampler_dealt_are_not_dealt_again(monkeypatch):
+    monkeypatch.setattr(processes, "size", lambda: 2)
+    monkeypatch.setattr(processes, "rank", lambda: 1)
+    dealt = DistributedSampler(range(8), num_replicas=2, rank=1, shuffle=False)
+    loader = BaseDataLoader(torch.arange(8.0), batch_sampler=BatchSampler(dealt, 2, False))
+    assert [batch.tolist() for batch in loader] == [[1, 3], [5, 7]]
