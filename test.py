@@ -69,14 +69,13 @@ def _loaders_of(config, split):
         config.get_logger("test").info(f"{why}: evaluating on the validation data.")
         split = "val"
     name = {"test": "test_data_loader", "val": "valid_data_loader", "train": "data_loader"}[split]
-    made = config.init_obj(name if config[name] is not None else "data_loader")
     if config[name] is None:
-        made = made.split_validation()
-    if made is None:
-        raise ConfigError("There is no test_data_loader, valid_data_loader or split; give one, or --split train.")
-    loaders = named(made)
-    if config[name] is not None:  # else it is there already, with what its split may not have
-        config.remember("data_loader", next(iter(loaders.values())))
+        made = config.init_obj("data_loader").split_validation()
+        if made is None:
+            raise ConfigError("There is no test_data_loader, valid_data_loader or split; give one, or --split train.")
+        return {"": made}, split
+    loaders = named(config.init_obj(name))
+    config.remember("data_loader", next(iter(loaders.values())))
     return loaders, split
 
 

@@ -47,9 +47,7 @@ def parser():
     """The command line."""
     made = command_line.parser(__doc__, help="go on from a checkpoint or run, from the 'latest' run, or 'auto'")
     made.add_argument("--dry-run", action="store_true", help="build all, try one batch, show the layers; write nothing")
-    made.add_argument(
-        "--folds", type=int, metavar="K", help="train K times, on all but a K-th each time; print the means"
-    )
+    made.add_argument("--folds", type=int, metavar="K", help="train K times, each time without a K-th; print the means")
     made.add_argument("--run-id", help="name of the run's folder; default: the time")
     return made
 

@@ -17,8 +17,7 @@ from logger import get_logger
 from utils import imports, processes, seeds, signals
 from utils.errors import ArgumentError, shown
 
-TRANSFORMS = ("train_transform", "eval_transform")
-OBJECTS = ("dataset", "sampler", "batch_sampler", "collate_fn", "worker_init_fn", "generator", *TRANSFORMS)
+OBJECTS = ("dataset", "sampler", "batch_sampler", "collate_fn", "worker_init_fn", "generator")
 
 
 class Planned(NamedTuple):
@@ -72,7 +71,7 @@ class BaseDataLoader(DataLoader):
         self.init_kwargs = own | {"train_transform": train_transform, "eval_transform": eval_transform}
         for name, value in self.init_kwargs.items():
             plain = isinstance(value, (str, int, float)) or (value is None and name == "dataset")
-            if isinstance(value, dict) or (plain and name in OBJECTS):
+            if isinstance(value, dict) or (plain and (name in OBJECTS or name.endswith("_transform"))):
                 raise ArgumentError(f'{name}: {shown(value)} is no object; write {{"type": NAME, "args": {{}}}}.')
         self.shuffle = shuffle
         self.validation_split = validation_split

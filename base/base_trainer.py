@@ -2,7 +2,6 @@
 
 import functools
 import math
-import operator
 import shlex
 import time
 from abc import abstractmethod
@@ -75,7 +74,7 @@ class BaseTrainer:
 
     def __getattr__(self, name):
         if name in OLDER_NAMES:
-            return operator.attrgetter(OLDER_NAMES[name])(self)
+            return getattr(self, OLDER_NAMES[name])
         raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
 
     @functools.cached_property

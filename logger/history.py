@@ -9,14 +9,9 @@ from utils.util import for_json, replacing
 
 def append_numbers(path, numbers):
     """Add a line to the file; a number that is not finite is written as null, as JSON knows no NaN."""
+    known = {name: None if isinstance(n, float) and not math.isfinite(n) else n for name, n in numbers.items()}
     with open(path, "a", encoding="utf-8") as file:
-        file.write(
-            json.dumps({name: _known_to_json(value) for name, value in numbers.items()}, default=for_json) + "\n"
-        )
-
-
-def _known_to_json(value):
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        file.write(json.dumps(known, default=for_json) + "\n")
 
 
 def cut_numbers(path, lines, source=None):

@@ -25,8 +25,7 @@ class Stepper:
 
     def __init__(self, model, optimizer, lr_scheduler=None, *, device, amp="off", clip_grad_norm=None, ema_decay=None):
         self.model, self.device, self.amp = model, device, amp
-        self._optimizers, self._schedules = named(optimizer), named(lr_scheduler)
-        self.optimizers, self.schedules = list(self._optimizers.values()), list(self._schedules.values())
+        self.optimizers, self.schedules = named(optimizer), named(lr_scheduler)  # by name
         self._parts, self._moved = [], None  # steppers of one optimizer each; what alone gets gradients
         self.clip_grad_norm = clip_grad_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
@@ -43,11 +42,11 @@ class Stepper:
         Each one's backward gives gradients to the weights that it moves, and to no others.
         """
         how = {"device": self.device, "amp": self.amp, "clip_grad_norm": self.clip_grad_norm}
-        parts = {n: Stepper(self.model, one, self._schedules.get(n), **how) for n, one in self._optimizers.items()}
+        parts = {n: Stepper(self.model, one, self.schedules.get(n), **how) for n, one in self.optimizers.items()}
         self._parts = list(parts.values())
         self._parts[-1].ema_decay, self._parts[-1].evaluated = self.ema_decay, self.evaluated
         for part in self._parts:
-            part._moved = _parameters(part.optimizers[0])
+            part._moved = _parameters(*part.optimizers.values())
         return parts
 
     def expect(self, examples, total, first=True, last=True):
@@ -64,7 +63,7 @@ class Stepper:
     def zero_grad(self):
         """Drop the gradients, at the start of an update."""
         if self._first:
-            for optimizer in self.optimizers:
+            for optimizer in self.optimizers.values():
                 optimizer.zero_grad(set_to_none=True)
 
     def autocast(self):
@@ -99,7 +98,7 @@ class Stepper:
             count = processes.sum_over_all(self._counted)
             self._rescale(torch.where(count > 0, self._planned / count, 0.0))  # all labels ignored: no gradient
             self._counted = None
-        for optimizer in self.optimizers:
+        for optimizer in self.optimizers.values():
             if self.clip_grad_norm is not None:
                 # Unscale before clipping: the limit is on true gradients, not on scaled ones.
                 self.scaler.unscale_(optimizer)
@@ -108,7 +107,7 @@ class Stepper:
         self.scaler.update()
         if self.ema_decay:
             self._average()
-        for schedule in self.schedules:
+        for schedule in self.schedules.values():
             if _counts_steps(schedule):
                 schedule.step()
 
@@ -121,13 +120,13 @@ class Stepper:
             kept.copy_(now)
 
     def _rescale(self, factor):
-        for parameter in itertools.chain(*map(_parameters, self.optimizers)):
+        for parameter in itertools.chain(*map(_parameters, self.optimizers.values())):
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
     def end_epoch(self, monitored=None):
         """Step the schedules that count epochs; one that waits for a plateau only when its number was measured."""
-        for schedule in self.schedules:
+        for schedule in self.schedules.values():
             if isinstance(schedule, ReduceLROnPlateau):
                 if monitored is not None:
                     schedule.step(monitored)
@@ -136,7 +135,7 @@ class Stepper:
 
     def learning_rates(self):
         """The learning rate of every parameter group, in order."""
-        return [float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
+        return [float(group["lr"]) for optimizer in self.optimizers.values() for group in optimizer.param_groups]
 
     def state_dict(self):
         """What is not in the optimizer's, the schedule's and the models' own state."""

@@ -80,11 +80,8 @@ class Trainer(BaseTrainer):
         self._check_loss()
         if self._validation_sets() and epoch % self.settings["valid_period"] == 0:
             log |= self._valid_epoch(epoch)
-        log |= {
-            "lr": self.stepper.learning_rates()[0],
-            "samples_per_second": round(self._examples / seconds, 1),
-            "data_wait": round(self._waited / seconds, 4),
-        }
+        log |= {"lr": self.stepper.learning_rates()[0], "samples_per_second": round(self._examples / seconds, 1)}
+        log |= {"data_wait": round(self._waited / seconds, 4)}
         self.stepper.end_epoch(log.get(self.mnt_metric))
         self.train_metrics.reset()
         return log

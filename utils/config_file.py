@@ -42,7 +42,8 @@ def read(path):
         why = getattr(error, "strerror", None) or f"not UTF-8 text: {error}"
         raise ConfigError(f"{path.absolute()}: {why}. Give a config with -c FILE.") from None
     try:
-        content = _reader(path)(text, path)
+        yaml = imports.optional("extras.yaml_config", path.absolute()) if path.suffix in (".yaml", ".yml") else None
+        content = yaml.read(text, path) if yaml else _json(text, path)
         found = [(place, _refused(value) or _refused(place)) for place, value in leaves(content)]
     except RecursionError:
         raise ConfigError(f"{path.absolute()}: nested too deeply.") from None
@@ -82,14 +83,8 @@ def key_and_value(override):
     return path, value
 
 
-def _reader(path):
-    """What reads a file of this ending: (text, path) → content, TWICE in the place of a key's second value."""
-    if path.suffix in (".yaml", ".yml"):
-        return imports.optional("extras.yaml_config", path.absolute()).read
-    return _json
-
-
 def _json(text, path):
+    """What JSON text says, TWICE in the place of a key's second value."""
     try:
         return json.loads(text, object_pairs_hook=_keys_once)
     except json.JSONDecodeError as error:
