@@ -10,6 +10,7 @@ import sys
 from parse_config import ConfigParser
 from utils import command_line, imports, write_json
 from utils.errors import ConfigError, exit_code
+from utils.objects import known_to
 from utils.util import named
 
 # Arguments of a training loader that its test part has no use for.
@@ -42,7 +43,7 @@ def main(config, split="test"):
     how = {"device": device, "memory_format": devices.memory_format(config["trainer"]["channels_last"])}
     how["autocast"] = precision(config["trainer"]["amp"], device)
     trainer = config.find("trainer")
-    trainer = trainer if hasattr(trainer, "predict") else Trainer  # a loop of one's own
+    trainer = trainer.__new__(trainer) if issubclass(trainer, Trainer) else Trainer  # else a loop of one's own
     numbers = {}
     for name, loader in loaders.items():
         metrics = Metrics(build.metrics(config, device), f"{split}_{name}_" if name else f"{split}_", device)
@@ -60,14 +61,19 @@ def _loaders_of(config, split):
     """({name: loader}, split) of the data to evaluate on."""
     section = config["data_loader"]
     if split == "test" and config["test_data_loader"] is None:
-        if "training" in inspect.signature(config.find("data_loader")).parameters:
-            kept = {name: value for name, value in section["args"].items() if name not in OF_TRAINING}
-            off = {"training": False, "shuffle": False, "validation_split": 0}
+        found = config.find("data_loader")
+        if "training" in (own := inspect.signature(found).parameters):
+            kept = {name: value for name, value in section["args"].items() if name not in OF_TRAINING or name in own}
+            off = {name: False for name in ("training", "shuffle", "validation_split") if name in known_to(found)}
             config["data_loader"] = {**section, "args": kept | off}
             return {"": config.init_obj("data_loader")}, split
         why = f"There is no test_data_loader, and {section['type']} has no test part (no argument 'training')"
         config.get_logger("test").info(f"{why}: evaluating on the validation data.")
         split = "val"
+    if split == "train":  # each example once
+        section["args"] = {
+            name: value for name, value in section["args"].items() if name not in ("sampler", "drop_last")
+        }
     name = {"test": "test_data_loader", "val": "valid_data_loader", "train": "data_loader"}[split]
     if config[name] is None:
         made = config.init_obj("data_loader").split_validation()

@@ -57,10 +57,10 @@ def run():
     config = ConfigParser.from_args(parser(), OPTIONS)
     if config.asked.check:
         imports.optional("extras.doctor", "--check").show(config)
-    elif config.asked.folds:
-        imports.optional("extras.folds", "--folds").train_each(config, config.asked.folds, main)
     elif config.asked.dry_run:
         main(config, imports.optional("extras.dry_run", "--dry-run").show)
+    elif config.asked.folds is not None:
+        imports.optional("extras.folds", "--folds").train_each(config, config.asked.folds, main)
     else:
         main(config)
 

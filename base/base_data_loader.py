@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, default_collate
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, default_collate, default_convert
 from torch.utils.data.distributed import DistributedSampler
 
 from base import reading
@@ -66,6 +66,8 @@ class BaseDataLoader(DataLoader):
         fold=0,
         **dataloader_kwargs,
     ):
+        if batch_size is None and collate_fn is default_collate:
+            collate_fn = default_convert  # as torch has it, where an item is the batch
         own = {"dataset": dataset, "batch_size": batch_size, "shuffle": shuffle, "collate_fn": collate_fn}
         own |= {"num_workers": num_workers, **dataloader_kwargs}
         self.init_kwargs = own | {"train_transform": train_transform, "eval_transform": eval_transform}
@@ -73,9 +75,7 @@ class BaseDataLoader(DataLoader):
             plain = isinstance(value, (str, int, float)) or (value is None and name == "dataset")
             if isinstance(value, dict) or (plain and (name in OBJECTS or name.endswith("_transform"))):
                 raise ArgumentError(f'{name}: {shown(value)} is no object; write {{"type": NAME, "args": {{}}}}.')
-        self.shuffle = shuffle
-        self.validation_split = validation_split
-        self.batch_idx = 0
+        self.shuffle, self.validation_split, self.batch_idx = shuffle, validation_split, 0
         self.n_samples = len(dataset) if hasattr(dataset, "__len__") else None
         self.transform, self.eval_transform = train_transform, eval_transform
         self._how_to_split = {"stratify": stratify, "group_by": group_by, "folds": folds, "fold": fold}
@@ -93,8 +93,7 @@ class BaseDataLoader(DataLoader):
     def _forget(self):
         """No pass is open."""
         self._planner, self._inner = reading.Planner(), None
-        self._stands: Any = None  # (pass, batch) that the open stream gives next
-        self._stream: Any = None
+        self._open: Any = (None, None)  # a stream, and the (pass, batch) that it gives next
 
     def _split_sampler(self, split):
         """(training sampler, validation sampler) of a share or a count, the same rows whatever the run's seed."""
@@ -102,7 +101,7 @@ class BaseDataLoader(DataLoader):
         draws = given[0] if hasattr(given[0], "draw_from") else None
         if self.shuffle and given != [None, None]:
             raise ArgumentError("shuffle: the sampler decides the order; leave shuffle out.")
-        if split or self._how_to_split["folds"] is not None:
+        if split or self._how_to_split["folds"] is not None or self._how_to_split["fold"]:
             if self.n_samples is None or given not in ([None, None], [draws, None]):
                 why = "a stream, or data with a sampler of its own, can't be split; give valid_data_loader instead."
                 raise ArgumentError(f"validation_split: {why}")
@@ -140,11 +139,14 @@ class BaseDataLoader(DataLoader):
             return None
         arguments = self.init_kwargs | {"shuffle": False, "drop_last": False, "sampler": self.valid_sampler}
         loader = BaseDataLoader(**arguments).evaluating()
+        if hasattr(self, "load_state_dict"):  # of what the set that both read is encoded by
+            loader.load_state_dict = self.load_state_dict
         loader.n_samples, loader.seed = len(self.valid_sampler), self.seed
         return loader
 
     def evaluating(self):
         """This loader, from here on with its eval_transform."""
+        self.close()
         self.transform = self.eval_transform
         return self
 
@@ -172,9 +174,9 @@ class BaseDataLoader(DataLoader):
 
     def close(self):
         """End the workers that persist between passes; another pass begins new ones."""
-        source, self._inner = getattr(self._inner, "_iterator", None), None
-        if source is not None:
-            source._shutdown_workers()
+        for source in (getattr(self._inner, "_iterator", None), self._open[0]):
+            getattr(source, "_shutdown_workers", lambda: None)()
+        self._forget()
 
     def __len__(self):
         return super().__len__() if self.limit is None else min(super().__len__(), self.limit)
@@ -235,21 +237,22 @@ class BaseDataLoader(DataLoader):
                 sampler.generator.manual_seed(drawn)
         with seeds.untouched():
             seeds.set_host(drawn)
-            return [[i] for i in self.sampler] if self.batch_sampler is None else list(self.batch_sampler)
+            return [[i] for i in self.sampler] if self.batch_sampler is None else list(map(list, self.batch_sampler))
 
     def _read_stream(self, epoch, start, state):
         epoch = epoch if self.limit is None else 1
-        if self._stands != (epoch, start):
+        stream, stands = self._open
+        if stands != (epoch, start):
             if start and state is None:
                 get_logger("data").info(f"data     reading over the first {start} batches of the stream")
             how = (self.transform, self.batch_size, self.drop_last, self.collate_fn, self.seed, epoch, start, state)
-            self._stream = reading.opened(self._loader_of(reading.Stream(self.dataset, *how), None))
+            stream = reading.opened(self._loader_of(reading.Stream(self.dataset, *how), None))
         left = None if self.limit is None else self.limit - start
-        for here, everywhere, batch, behind in itertools.islice(self._stream, left):
+        for here, everywhere, batch, behind in itertools.islice(stream, left):
             start += 1
-            self._stands = (epoch, start)
+            self._open = (stream, (epoch, start))
             yield Planned(here, everywhere, iter((batch,)), behind)
-        self._stands = None
+        self._open = (None, None)
 
     def _loader_of(self, rows, planner):
         """torch's DataLoader over whole batches, with this one's workers and a generator of its own."""

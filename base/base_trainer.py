@@ -119,9 +119,9 @@ class BaseTrainer:
             self._say_goodbye()
         except Exception as error:  # a traceback says where in the code; this says with what
             if not isinstance(error, Failure):
-                said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}, "
+                said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}"
                 with suppress(imports.Missing):
-                    said += imports.optional("extras.explain", "a better word").explained(error, self)
+                    said += ", " + imports.optional("extras.explain", "a better word").explained(error, self)
                 self.logger.error(said)
             raise
         finally:
@@ -140,7 +140,9 @@ class BaseTrainer:
                     self._walk_epoch(self.epoch + 1)
                 except EndOfRun:  # between two updates: the position first, then what there is to measure
                     self._save_position()
-                    self._report(self._measure_so_far() | {"partial": True}, "(a part of the epoch)")
+                    log = self._measure_so_far() | {"partial": True}
+                    self._report(log, "(a part of the epoch)")
+                    self.best_log = self.best_log or log
         except Stopped as stop:
             self._save_position()
             self._checkpoints.wait()

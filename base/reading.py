@@ -1,6 +1,7 @@
 """How planned batches are read: in this process or in workers, every example under a seed of its own."""
 
 import atexit
+import copy
 import inspect
 import itertools
 import signal
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as torchs
 
 from utils import processes, seeds, signals
 
@@ -39,8 +41,6 @@ class Rows(Dataset):
         _tell_epoch(self.dataset, epoch)
         if self.by_batch:
             return self.dataset.__getitems__(np.asarray(indices), example_seeds)
-        if get_worker_info() is not None:
-            return self._read(indices, example_seeds.tolist())
         with seeds.untouched():
             return self._read(indices, example_seeds.tolist())
 
@@ -71,6 +71,7 @@ class Stream(IterableDataset):
     def __iter__(self):
         worker = get_worker_info()
         mine, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
+        torchs._worker_info = None  # a set that deals its rows to workers by itself would do so a second time
         _tell_epoch(self.dataset, self.epoch)
         examples, known = iter(self.dataset), self.start if self.state is not None else 0
         numbers = self._seeds(known * self.batch_size)
@@ -91,7 +92,7 @@ class Stream(IterableDataset):
                 if i < self.start or (i - self.start) % workers != mine:
                     continue
                 # At its end a set may say that it stands at its beginning.
-                state = placed.state_dict() if placed is not None and sample else None
+                state = copy.deepcopy(placed.state_dict()) if placed is not None and sample else None  # it moves on
                 batch = self._made(samples[self.rank :: self.size] or samples[:1])
             yield len(samples[self.rank :: self.size]), len(samples), batch, state
 

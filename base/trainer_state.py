@@ -30,6 +30,7 @@ def state_of(trainer):
         "counters": {name: getattr(trainer, name) for name in trainer.COUNTERS},
         "finished": bool(trainer._finished()),
         "data": loader.state_dict() if isinstance(loader, BaseDataLoader) and hasattr(loader, "state_dict") else None,
+        "examples": {name: loader.n_samples for name, loader in trainer._loaders().items()},
         "random": processes.gather(seeds.state()),
         "config": as_plain(trainer._parsed.config),
     }
@@ -54,7 +55,7 @@ def restore_rest(trainer, content, path):
     fresh = [dict(group) for optimizer in named(trainer.optimizer).values() for group in optimizer.param_groups]
     _restore(trainer.optimizer, content["optimizer"], "optimizer", path)
     _apply_to_optimizers(trainer._parsed.changes, trainer, fresh)
-    schedule, loader = getattr(trainer, "lr_scheduler", None), vars(trainer).get("data_loader")
+    schedule = getattr(trainer, "lr_scheduler", None)
     if schedule is not None and content.get("lr_scheduler") is not None:
         _refuse_stretching(schedule, content["lr_scheduler"])
         _restore(schedule, content["lr_scheduler"], "lr_scheduler", path)
@@ -65,8 +66,16 @@ def restore_rest(trainer, content, path):
         setattr(trainer, name, content["counters"][name])
     if content.get("monitor", trainer.monitor) != trainer.monitor:
         trainer.not_improved = 0
-    if content.get("data") is not None and hasattr(loader, "load_state_dict"):
-        loader.load_state_dict(content["data"])
+    for loader in trainer._loaders().values() if content.get("data") is not None else ():
+        if hasattr(loader, "load_state_dict"):
+            loader.load_state_dict(content["data"])
+    for name, loader in trainer._loaders().items():
+        before = content.get("examples", {}).get(name, loader.n_samples)
+        if before != loader.n_samples:
+            why = (
+                f"{before} examples when it was saved, {loader.n_samples} now. A split of them is another one, so that"
+            )
+            trainer.logger.warning(f"{name}: {why} some that were trained on may now validate. Start a new run.")
     if trainer._evaluated() is not trainer.model:
         checkpoint.load_weights(trainer._evaluated(), content["state_dict"], path)
     states = content.get("random", [])
@@ -83,18 +92,16 @@ def _has_state(value):
     if isinstance(value, (dict, list, tuple)):
         inside = [one for one in named(value).values() if one is not None]
         return bool(inside) and all(map(_has_state, inside))
-    if isinstance(value, (BaseDataLoader, type)):
-        return False
-    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+    methods = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+    return methods and not isinstance(value, (BaseDataLoader, type))
 
 
 def _state_of(value):
     if value is None or not (isinstance(value, (dict, list, tuple)) or hasattr(value, "state_dict")):
         return None
-    if isinstance(value, dict):
-        return {name: _state_of(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_state_of(item) for item in value]
+    if isinstance(value, (dict, list, tuple)):
+        inside = {name: _state_of(item) for name, item in named(value).items()}
+        return inside if isinstance(value, dict) else list(inside.values())
     state = (checkpoint.unwrapped(value) if isinstance(value, torch.nn.Module) else value).state_dict()
     if isinstance(state, dict) and any(map(_has_state, state.values())):  # a schedule that holds another
         state = {name: _state_of(inner) if _has_state(inner) else inner for name, inner in state.items()}

@@ -25,6 +25,9 @@ class IdxImages(Dataset):
         part = "train" if train else "t10k"
         self.images = torch.from_numpy(read_idx(data_dir, f"{part}-images-idx3-ubyte"))  # (N, H, W) uint8
         self.labels = torch.from_numpy(read_idx(data_dir, f"{part}-labels-idx1-ubyte")).long()  # (N,)
+        if self.images.dim() != 3 or self.labels.dim() != 1:
+            found = f"{tuple(self.images.shape)} images and {tuple(self.labels.shape)} labels"
+            raise ArgumentError(f"data_dir: {data_dir}: {found}; (N, H, W) and (N,) are wanted.")
         if len(self.images) != len(self.labels):
             found = f"{len(self.images)} images but {len(self.labels)} labels"
             raise ArgumentError(f"data_dir: {data_dir}: {found}; the files don't belong together.")

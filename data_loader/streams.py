@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch.utils.data import IterableDataset
 
-from utils.errors import ArgumentError
+from utils.errors import ArgumentError, Failure
 
 
 class CsvRows(IterableDataset):
@@ -61,7 +61,11 @@ class Pass:
             raise StopIteration
         place = random.randrange(len(self.held))
         self.held[place], self.held[-1] = self.held[-1], self.held[place]
-        return self.stream.parse(self.held.pop())
+        row = self.held.pop()
+        try:
+            return self.stream.parse(row)
+        except ValueError as error:
+            raise Failure(f"{', '.join(map(str, self.stream.paths))}: {error}") from error
 
     def _read(self):
         """Yield the rows from here on; `offset` is behind each."""
@@ -74,5 +78,5 @@ class Pass:
                         if row:
                             yield row
             except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
-                raise RuntimeError(f"{path.absolute()}, behind byte {self.offset}: {error}") from error
+                raise Failure(f"{path.absolute()}, behind byte {self.offset}: {error}") from error
             self.file, self.offset = self.file + 1, 0

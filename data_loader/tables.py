@@ -136,9 +136,11 @@ def _read(data_path, wanted):
         with open(data_path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             rows = [(reader.line_num, row) for row in reader]
-            names = reader.fieldnames or []
+            names = list(reader.fieldnames or [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ArgumentError(f"data_path: {Path(data_path).absolute()}: no CSV file in UTF-8: {error}.") from error
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ArgumentError(f"data_path: {data_path} has two columns '{twice[0]}'. Rename one.")
     for argument, columns in wanted.items():
         for column in columns:
             if column not in names:

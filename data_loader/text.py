@@ -98,6 +98,9 @@ class TextDataset(Dataset):
             words.extend(index.setdefault(word, len(index)) for word in found)
             lengths.append(len(found))
             labels.append(label)
+        if labels and max(labels) >= max(len(labels), 1000):
+            row = labels.index(max(labels)) + 1
+            raise ArgumentError(f"data_dir: {path}, row {row}: class {max(labels) + 1} of only {len(labels)} texts.")
         self.words = list(index)  # the distinct words of the file, whatever the vocabulary
         self.texts = np.array(words, np.int32)  # one behind the other, as places in `words`
         self.starts = np.cumsum([0, *lengths])  # (N + 1,): text i is texts[starts[i] : starts[i + 1]]
@@ -161,7 +164,8 @@ class TextDataLoader(BaseDataLoader):
         **dataloader_kwargs,
     ):
         dataset = TextDataset(find_csv(data_dir, "train" if training else "test"), max_length)
-        super().__init__(dataset, batch_size, shuffle, validation_split, num_workers, **dataloader_kwargs)
+        more = {"collate_fn": PadBatch(), **dataloader_kwargs}  # with a transform, texts are read one by one
+        super().__init__(dataset, batch_size, shuffle, validation_split, num_workers, **more)
         self.bucket = bucket
         if training:
             counts = dataset.word_counts(self.training_indices())
@@ -171,7 +175,7 @@ class TextDataLoader(BaseDataLoader):
     def _batches(self, epoch):
         """The rows of each batch of a pass, `bucket` batches at a time sorted by length and dealt anew."""
         batches = super()._batches(epoch)
-        if self.bucket < 2:
+        if self.bucket < 2 or self.fixed is not None:
             return batches
         draw, lengths, dealt = np.random.default_rng([self.seed, epoch]), np.diff(self.dataset.starts), []
         for first in range(0, len(batches), self.bucket):
@@ -203,7 +207,8 @@ def read_rows(path):
     """Yield what `labelled` makes of each row of a CSV file, plain or .gz."""
     opened, number = gzip.open if Path(path).suffix == ".gz" else open, 0
     try:
-        with opened(path, "rt", encoding="utf-8", newline="") as file:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            csv.field_size_limit(2**31 - 1)  # a text of more than 128 KiB is one, too
             for row in filter(None, csv.reader(file)):
                 number += 1
                 yield labelled(row)

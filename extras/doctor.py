@@ -93,6 +93,12 @@ class Examiner(objects.Maker):
                 yield f"{path}.type", f"{found.__name__} asks for the loss again, our loop gives it once; take another."
         if "weight" in config["loss"]:
             yield "loss.weight", "there is one loss; a weight is for one of several by name."
+        for name in ("folds", "validation_split") if config["valid_data_loader"] is not None else ():
+            if config["data_loader"]["args"].get(name):
+                yield (
+                    f"data_loader.args.{name}",
+                    "sets examples apart that none validates on; leave out valid_data_loader.",
+                )
         measured = self._measured(config) if ours else []
         names = [*RESERVED[1:], *measured]
         if twice := [name for name in names if names.count(name) > 1]:

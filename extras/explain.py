@@ -1,5 +1,6 @@
 """What an error in the user's part of a run most likely means, with what the model and the criterion had met."""
 
+import copy
 import pickle
 import re
 
@@ -15,8 +16,8 @@ ADVICE = (  # pattern in the error's text, what to do; the first that fits
     ),
     (
         r"unsigned char|Byte|uint8",
-        "Pixels are uint8: give train_transform and eval_transform torchvision.transforms.v2.ToDtype with "
-        '{"from": "torch.float32"} and scale true, or return floats from the set.',
+        "Pixels are uint8: give train_transform and eval_transform torchvision.transforms.v2.functional.to_dtype with "
+        "scale true, or return floats from the set.",
     ),
     (
         r"\bdouble\b|Double|float64",
@@ -36,15 +37,17 @@ ADVICE = (  # pattern in the error's text, what to do; the first that fits
 def explained(error, trainer):
     """What there is to say of an error that was raised in training: with what, and what to do."""
     batch, lines = getattr(trainer, "batch", None), [f"with\n{parts(trainer._parsed.config)}"]
-    for loader in trainer._loaders().values():
+    for section, loader in trainer._loaders().items() if "pickle" in str(error).lower() else ():
         for name in ("dataset", "collate_fn", "worker_init_fn", "transform"):
             if loader.num_workers and (why := _not_picklable(getattr(loader, name))):
                 how = "Define it at the top of a module, no lambda and no function inside one; or take num_workers=0."
-                lines.append(f"data_loader.args.{name}: can't be sent to worker processes: {why}. {how}")
+                lines.append(f"{section}.args.{name}: can't be sent to worker processes: {why}. {how}")
     if batch is not None:
         inputs, target = batch if isinstance(batch, (tuple, list)) and len(batch) == 2 else (batch, None)
         weights = next((str(p.dtype).removeprefix("torch.") for p in trainer.model.parameters()), "none")
         lines.append(f"inputs {described(inputs)}; target {described(target)}{_reach(target)}; weights {weights}")
+        if target is None:
+            lines.append("A batch is no (inputs, target): say in inputs_and_target of your Trainer what is what.")
         lines += [advice for pattern, advice in ADVICE if re.search(pattern, str(error))][:1]
     return "\n".join(lines)
 
@@ -74,11 +77,12 @@ def watch_labels(trainer):
 
     def check(module, inputs, output):
         handle.remove()
-        target = trainer.batch[1]
         try:
-            trainer.criterion(_on_host(output), _on_host(target))
+            target, criterion = _on_host(trainer.batch[1]), copy.deepcopy(trainer.criterion)  # with its class weights
+            criterion = criterion.cpu() if isinstance(criterion, torch.nn.Module) else criterion
+            criterion(_on_host(output), target)
         except IndexError as error:
-            raise Failure(f"data_loader: {first_line(error)}{_reach(_on_host(target))}. {ADVICE[0][1]}") from error
+            raise Failure(f"data_loader: {first_line(error)}{_reach(target)}. {ADVICE[0][1]}") from error
         except Exception:
             pass
 

@@ -1,6 +1,7 @@
 """`python train.py … --folds K`: train on every fold in turn, and say what the K runs reached together."""
 
 import copy
+import os
 import statistics
 from datetime import datetime
 
@@ -17,6 +18,8 @@ def train_each(config, count, main):
     """
     if count < 2:
         raise ConfigError(f"--folds {count}: there have to be 2 or more.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("--folds: the runs follow one another in one process; start it without torchrun.")
     if config.resume is not None:
         raise ConfigError(
             "--folds trains anew; go on with one of its runs by -r, then with the next by data_loader.args.fold."
@@ -29,6 +32,8 @@ def train_each(config, count, main):
         one["data_loader"]["args"]["fold"] = fold
         one.source, one.origins, one.folders = config.source, config.origins, config.folders
         logs.append(main(one))
+    if not all(logs):
+        raise ConfigError("--folds: a run measured nothing; give it trainer.epochs, or more trainer.max_steps.")
     shared = [key for key, value in logs[0].items() if all(isinstance(log.get(key), float) for log in logs)]
     columns = {
         key: [log[key] for log in logs]

@@ -44,7 +44,10 @@ def load(path, warn):
     try:
         return checkpoint.load(path, warn)
     except CheckpointError:
-        return read(path)
+        content = read(path)
+        if "format" in content:  # one of ours, and damaged
+            raise
+        return content
 
 
 def read(path):

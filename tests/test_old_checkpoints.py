@@ -93,3 +93,14 @@ def test_what_is_no_checkpoint_is_refused_with_trust_too(lab, tmp_path):
         with pytest.raises(CheckpointError, match=name):
             old_checkpoints.read(tmp_path / name)
         assert lab.resume(tmp_path / name, "--trust").code == 3
+
+
+def test_trust_lets_no_damaged_checkpoint_of_ours_through(lab):
+    assert lab.train(toy.config(lab.saved, trainer={"epochs": 1})).code == 0
+    path = lab.run / "latest.pth"
+    content = bytearray(path.read_bytes())
+    content[content.index(b"Scripted")] ^= 1
+    path.write_bytes(content)
+    for words in ((), ("--trust",)):
+        done = lab.resume(path, *words)
+        assert done.code == 3 and "checksum does not match" in done.err

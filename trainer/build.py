@@ -15,6 +15,9 @@ def training(config):
     if made.n_samples is not None and made.n_samples < processes.size():
         raise ConfigError(f"{config.place('data_loader')}: start at most {made.n_samples} processes, one a sample.")
     made.seed = config["seed"]
+    learned = (config.checkpoint or {}).get("data")
+    if learned is not None and hasattr(made, "load_state_dict"):  # before it learns anew from data that have changed
+        made.load_state_dict(learned)
     return made.first_batches(config["trainer"]["overfit"]) if config["trainer"]["overfit"] else made
 
 
@@ -78,20 +81,22 @@ def wrapped(config, made, device):
 def criterion(config, device):
     """The loss, its own tensors (class weights) on the device; of several by name their sum, which logs each, too."""
     made = config.init_obj("loss")
-    placed = {n: one.to(device) if isinstance(one, torch.nn.Module) else one for n, one in named(made).items()}
-    if "" in placed:
-        return placed[""]
-    return Losses(placed, {name: spec.get("weight", 1.0) for name, spec in config["loss"].items()})
+    if isinstance(made, dict):
+        made = Losses(made, {name: spec.get("weight", 1.0) for name, spec in config["loss"].items()})
+    return made.to(device) if isinstance(made, torch.nn.Module) else made
 
 
-class Losses:
+class Losses(torch.nn.ModuleList):
     """Several criteria, {name: (output, target) → mean over examples}, as one whose "loss" is their weighted sum."""
 
     def __init__(self, criteria, weights):
+        super().__init__(one for one in criteria.values() if isinstance(one, torch.nn.Module))
         self.criteria, self.weights = criteria, weights
 
-    def __call__(self, output, target):
+    def forward(self, output, target):
         parts = {name: criterion(output, target) for name, criterion in self.criteria.items()}
+        if counted := [name for name, part in parts.items() if isinstance(part, tuple)]:
+            raise ConfigError(f"loss.{counted[0]}: gave (sum, count); of several losses each has to give a mean.")
         return {"loss": sum(self.weights[name] * part for name, part in parts.items()), **parts}
 
 

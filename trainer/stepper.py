@@ -130,7 +130,7 @@ class Stepper:
             if isinstance(schedule, ReduceLROnPlateau):
                 if monitored is not None:
                     schedule.step(monitored)
-            elif not _counts_steps(schedule):
+            elif schedule is not None and not _counts_steps(schedule):
                 schedule.step()
 
     def learning_rates(self):

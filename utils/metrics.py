@@ -53,6 +53,8 @@ class Metrics:
         self._count += examples
         parts = dict(loss) if isinstance(loss, dict) else {"loss": loss}
         loss, self._losses = parts.pop("loss"), list(parts)
+        if twice := parts.keys() & {"loss_count", *self._functions, *self._objects}:
+            raise ConfigError(f"metrics: the loss gives '{min(twice)}', too; give the metric another 'name'.")
         if isinstance(loss, tuple):
             self._add("loss", loss[0], min(examples, 1))
             self._add("loss_count", loss[1], min(examples, 1))
@@ -103,9 +105,9 @@ class Metrics:
     def load_state_dict(self, state):
         """Go on from these sums; of several processes the first does."""
         self.reset()
-        if processes.is_main():
-            self._count = state["count"]
-            self._sums = {name: total.to(self.device, self._dtype) for name, total in state["sums"].items()}
+        share = int(processes.is_main())  # the others have the names, so that all sum alike
+        self._count = state["count"] * share
+        self._sums = {name: total.to(self.device, self._dtype) * share for name, total in state["sums"].items()}
         self._losses = [name for name in state["sums"] if name not in ("loss", "loss_count", *self._functions)]
         for name in state["objects"].keys() & self._objects.keys():
             _restore(self._objects[name], state["objects"][name], self.device)

@@ -194,7 +194,7 @@ class Maker:
     def __init__(self, place, judge):
         self.place, self.judge = place, judge
         self.built = {}
-        self.dataset = None  # the last that was an argument
+        self.dataset = None  # an argument of the object whose others are being made
 
     def locate(self, spec, home, path):
         """The class or function that a spec names."""
@@ -214,13 +214,14 @@ class Maker:
             return {name: self.make(item, home, f"{path}.{name}", args, kwargs, call) for name, item in spec.items()}
         found = self.locate(spec, home, path)
         spec = {} if isinstance(spec, str) else spec
-        given = {}
+        given, outside = {}, self.dataset
         for name, value in sorted(spec.get("args", {}).items(), key=lambda item: item[0] != "dataset"):
             given[name] = self._value(value, home, f"{path}.args.{name}")
             self.dataset = given[name] if name == "dataset" else self.dataset
         first = next(iter(parameters_of(found)), "")
         if path.endswith("sampler") and first in {"dataset", "data_source"} - given.keys() and self.dataset is not None:
             given[first] = self.dataset  # the one beside it
+        self.dataset = outside
         if twice := sorted(given.keys() & (kwargs or {}).keys()):
             raise ConfigError(f"{self.place(f'{path}.args.{twice[0]}')}: is given by the code; leave it out.")
         return self.finish(found, args, {**given, **(kwargs or {})}, path, call, spec.get("name"))

@@ -157,11 +157,9 @@ def write_environment(folder, **more):
     """environment.json: what, beside the config, made the run what it is. A resume adds its own under "resumes"."""
     path = Path(folder) / "environment.json"
     time, command = datetime.now().astimezone().isoformat(), [sys.executable, *sys.argv]
-    try:
-        versions = imports.optional("extras.versions", "environment.json").everything()
-    except imports.Missing as error:
-        versions = {"versions": str(error)}
-    now = {"time": time, "command": command, **versions, **more}
+    now = {"time": time, "command": command, **more}
+    with suppress(imports.Missing):
+        now |= imports.optional("extras.versions", "environment.json").everything()
     if path.exists():
         first = config_file.read(path)
         now = {**first, "resumes": [*first.get("resumes", []), now]}

@@ -13,6 +13,7 @@ SCRIPTS = {"train", "test", "predict", "export", "tune", "compare", "new_project
 NEVER = {"utils", "base", "logger", "extras", "tests", "benchmarks", "docs", *SCRIPTS}
 OURS = {"model", "data_loader", "trainer"}
 ANY_OF = ("torch.nn", "torch.optim", "torchvision.models", "torchvision.transforms", "torchvision.ops", "torchmetrics")
+COLLATING = "torch.utils.data._utils.collate"
 CLASSES_OF = ("torch.utils.data", "torchvision.datasets")
 NOT_OF = ("torch.utils.data.datapipes",)
 BASES = ("torch.nn.Module", "torch.optim.Optimizer", "torch.optim.lr_scheduler.LRScheduler", "torch.utils.data.Sampler")
@@ -30,7 +31,7 @@ def is_allowed(found, path, folders):
     folders: the user's import folders; what is defined in a file there is the user's own.
     """
     module = getattr(found, "__module__", None) or ""
-    if path.rpartition(".")[0] == "torch.nn.functional" and inspect.isbuiltin(found):  # its operators, made in C
+    if path == "torch.Generator" or (path.startswith("torch.nn.functional.") and inspect.isbuiltin(found)):  # made in C
         return True
     if not (inspect.isclass(found) or inspect.isroutine(found)) or not may_import(module):
         return False
@@ -38,7 +39,7 @@ def is_allowed(found, path, folders):
         return True
     if _within(module, NOT_OF):
         return False
-    if _within(module, ANY_OF) or (inspect.isclass(found) and _within(module, CLASSES_OF)):
+    if _within(module, (*ANY_OF, COLLATING)) or (inspect.isclass(found) and _within(module, CLASSES_OF)):
         return True
     return inspect.isclass(found) and issubclass(found, _bases())
 

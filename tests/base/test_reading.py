@@ -1,6 +1,8 @@
 """Streams: what each worker and process makes of one, and where a resumed run goes on in it."""
 
 import itertools
+import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -54,8 +56,7 @@ def transform(row):
 
 
 def worker_of(row):
-    worker = get_worker_info()
-    return torch.tensor([row[0], -1 if worker is None else worker.id])
+    return torch.tensor([int(row[0]), os.getpid()])
 
 
 def lists(batches):
@@ -75,7 +76,57 @@ def test_batches_of_a_stream_do_not_depend_on_the_number_of_workers(kind, num_wo
 
 def test_workers_take_turns_to_make_the_batches_of_a_stream():
     made = lists(loader_of(Drawn(), 2, train_transform=worker_of).batches_of(1))
-    assert [{int(worker) for _, worker in batch} for batch in made] == [{0}, {1}] * 3
+    processes_of = [{int(process) for _, process in batch} for batch in made]
+    assert processes_of == processes_of[:2] * 3 and len(set.union(*processes_of)) == 2
+
+
+class Dealt(IterableDataset):
+    """As torch's documentation has it: each worker yields rows of its own."""
+
+    def __iter__(self):
+        worker = get_worker_info()
+        yield from range(*((0, COUNT) if worker is None else (worker.id, COUNT, worker.num_workers)))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_set_that_deals_its_rows_to_workers_loses_none(num_workers):
+    assert lists(loader_of(Dealt(), num_workers)) == [list(range(i, min(i + 4, COUNT))) for i in range(0, COUNT, 4)]
+
+
+class Live(Placed):
+    """Gives the state itself and not a copy of it."""
+
+    def __iter__(self):
+        self.place = {"at": 0}
+        for index in range(COUNT):
+            self.place["at"] = index + 1
+            yield torch.tensor([index])
+
+    def state_dict(self):
+        return self.place
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_state_of_a_stream_is_that_behind_its_batch_although_the_stream_moves_on(num_workers):
+    planned = list(loader_of(Live(), num_workers).planned(1))
+    assert [one.state["at"] for one in planned[:-1]] == [4, 8, 12, 16, 20]
+
+
+def test_two_passes_at_once_do_not_take_each_others_stream():
+    loader = loader_of(Drawn())
+    first = loader.planned(1)
+    batches = [next(next(first).source).tolist() for _ in range(2)]
+    list(loader.planned(1))
+    batches.append(next(next(first).source).tolist())
+    rest = [next(planned.source).tolist() for planned in loader.planned(1, 3)]
+    assert batches + rest == lists(loader_of(Drawn()).batches_of(1))
+
+
+def test_close_ends_the_workers_of_a_stream_that_is_open():
+    loader = loader_of(Drawn(), 2)
+    next(loader.planned(1))
+    loader.close()
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -12,7 +12,7 @@ import torch
 from base import BaseDataLoader
 from data_loader.streams import CsvRows
 from data_loader.text import PadBatch
-from utils.errors import ConfigError
+from utils.errors import ConfigError, Failure
 
 FORKS = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 ROWS = [[str(i), f'row {i}, "quoted"' + "\nof two lines, dé jà" * (i % 3 == 0)] for i in range(20)]
@@ -126,5 +126,5 @@ def test_a_damaged_file_is_named_with_its_place(tmp_path):
     path.write_bytes(b"1,a\n2,\xff\n")
     rows = iter(CsvRows([str(path)], as_it_is))
     assert next(rows) == ["1", "a"]
-    with pytest.raises(RuntimeError, match=r"a\.csv, behind byte 4: "):
+    with pytest.raises(Failure, match=r"a\.csv, behind byte 4: "):
         next(rows)

@@ -10,6 +10,7 @@ from torch import nn
 
 from trainer.build import Losses
 from trainer.stepper import Stepper
+from utils.errors import ConfigError
 from utils.metrics import Metrics
 
 TWO = {"near": {"type": "toy.mean_out", "args": {}, "weight": 0.5}, "far": {"type": "toy.squared", "args": {}}}
@@ -78,3 +79,16 @@ def test_resumed_run_with_several_losses_logs_what_an_unbroken_one_does(lab):
 def test_what_can_not_be_a_loss_is_refused(lab, loss, said):
     done = lab.train(toy.config(lab.saved, loss=loss))
     assert done.code == 2 and said in done.err
+
+
+def test_part_of_a_loss_that_is_called_as_a_metric_is_refused():
+    metrics = Metrics([toy.squared])
+    metrics.expect(1)
+    with pytest.raises(ConfigError, match="'squared'"):
+        metrics.update(torch.ones(1), torch.ones(1), {"loss": torch.tensor(1.0), "squared": torch.tensor(2.0)})
+
+
+def test_of_several_losses_one_that_gives_a_sum_and_a_count_is_refused():
+    losses = Losses({"counted": lambda output, target: (output.sum(), 2)}, {"counted": 1.0})
+    with pytest.raises(ConfigError, match=r"loss\.counted"):
+        losses(torch.ones(2), torch.ones(2))

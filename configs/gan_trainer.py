@@ -31,7 +31,7 @@ class GanTrainer(Trainer):
             for name, stepper in self.steppers.items():
                 stepper.zero_grad()
                 with stepper.autocast():
-                    output = self.model(images)
+                    output = self.predict(self.model, images)
                     loss = self.criterion(output, target)
                 stepper.backward(loss[name])
                 stepper.step()
