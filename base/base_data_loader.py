@@ -233,8 +233,8 @@ class BaseDataLoader(DataLoader):
         for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-            if isinstance(getattr(sampler, "generator", None), torch.Generator):
-                sampler.generator.manual_seed(drawn)
+            for kept in getattr(sampler, "__dict__", {}).values():
+                seeds.reseed(kept, drawn)
         with seeds.untouched():
             seeds.set_host(drawn)
             return [[i] for i in self.sampler] if self.batch_sampler is None else list(map(list, self.batch_sampler))

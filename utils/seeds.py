@@ -41,6 +41,16 @@ def set_host(seed):
     random.seed(seed)
 
 
+def reseed(kept, seed):
+    """Set a generator that somebody keeps, of torch, numpy or `random`; anything else is left as it is."""
+    if isinstance(kept, torch.Generator):
+        kept.manual_seed(seed)
+    elif isinstance(kept, np.random.Generator):
+        kept.bit_generator.state = type(kept.bit_generator)(seed).state
+    elif isinstance(kept, (random.Random, np.random.RandomState)):
+        kept.seed(seed & 0xFFFFFFFF)
+
+
 @contextmanager
 def untouched():
     """Whatever the block draws on the host, the generators stand afterwards where they stood before."""

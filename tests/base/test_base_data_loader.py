@@ -293,6 +293,37 @@ def test_a_sampler_with_a_generator_of_its_own_depends_on_seed_and_pass_only(kin
     assert order(0, 1) != order(0, 2) and order(0, 1) != order(1, 1)
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        np.random.default_rng,
+        lambda seed: np.random.Generator(np.random.MT19937(seed)),
+        np.random.RandomState,
+        random.Random,
+    ],
+    ids=["numpy's generator", "of Mersenne", "numpy's older one", "Python's"],
+)
+def test_a_sampler_that_keeps_a_generator_of_any_kind_depends_on_seed_and_pass_only(kept):
+    class Own(SequentialSampler):
+        def __init__(self, source):
+            super().__init__(source)
+            self.rng = kept(5)
+
+        def __iter__(self):
+            order = list(range(len(self.data_source)))
+            self.rng.shuffle(order)
+            return iter(order)
+
+    def order(sampler, seed, epoch):
+        loader = loader_of(sampler=sampler, shuffle=False, seed=seed)
+        return [row[0] for row in rows(loader.batches_of(epoch))]
+
+    used = Own(range(20))
+    first = order(used, 0, 1)
+    assert order(used, 0, 1) == first == order(Own(range(20)), 0, 1)
+    assert len({tuple(order(used, seed, epoch)) for seed in (0, 1) for epoch in (1, 2)}) == 4
+
+
 def test_a_sampler_is_told_the_pass():
     class Told(SequentialSampler):
         def set_epoch(self, epoch):
