@@ -100,7 +100,8 @@ class Stream(IterableDataset):
         """The batch of this process's rows; one that has none takes the first, which only keeps step."""
         read = []
         for sample, seed in samples:
-            seeds.set_host(seed ^ 2)
+            if self.transform is not None:
+                seeds.set_host(seed ^ 2)
             read.append(transformed(sample, self.transform))
         seeds.set_host(samples[0][1] ^ 1)
         return self.collate_fn(read)
