@@ -1,10 +1,11 @@
 """Configs that are no ConfigParser of ours: a plain dict, as in 2018, or the object of a parser that a fork keeps."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from parse_config import ConfigParser
 from utils.description import keys_in
-from utils.errors import near
+from utils.errors import ConfigError, near
 
 
 def adapted(trainer, config, more, named):
@@ -20,7 +21,11 @@ def adapted(trainer, config, more, named):
     if train_logger is not None:
         trainer.train_logger = train_logger
         trainer.on_epoch_end = lambda epoch, log: train_logger.add_entry(log)
-    made = ConfigParser(getattr(trainer.config, "config", trainer.config), resume or None)
+    sections = getattr(trainer.config, "config", trainer.config)
+    if not isinstance(sections, Mapping) or "trainer" not in sections:
+        way = "BaseTrainer takes (model, criterion, metrics, optimizer, config); for another order keep your own base."
+        raise ConfigError(f"config: a {type(sections).__name__} without a 'trainer' section is none. {way}")
+    made = ConfigParser(sections, resume or None)
     if mode := made["trainer"].get("monitor_mode"):
         made["trainer"]["monitor"] = "off" if mode == "off" else f"{mode} {made['trainer']['monitor']}"
     if hasattr(config, "save_dir"):

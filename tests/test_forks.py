@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from extras import versions
 from logger import TensorboardWriter
 from parse_config import ConfigParser
+from utils.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -412,3 +413,9 @@ def test_hyperparameters_are_written(writer, tmp_path):
     writer.close()
     events = events_of(tmp_path / "events" / "tried")
     assert [(event.step, event.value) for event in events.Scalars("score")] == [(5, 0.5)]
+
+
+@pytest.mark.parametrize("given", [[1, 2], {"name": "x"}, forks.Net()], ids=["list", "no trainer", "model"])
+def test_what_is_no_config_in_its_place_is_told(given):
+    with pytest.raises(ConfigError, match="without a 'trainer' section is none"):
+        forks.BaseTrainer(*forks.parts(), given)
