@@ -82,7 +82,8 @@ def watch_labels(trainer):
             criterion = criterion.cpu() if isinstance(criterion, torch.nn.Module) else criterion
             criterion(_on_host(output), target)
         except IndexError as error:
-            raise Failure(f"data_loader: {first_line(error)}{_reach(target)}. {ADVICE[0][1]}") from error
+            said = f"{first_line(error)} The labels of the first batch go{_reach(target)}."
+            raise Failure(f"data_loader: {said} {ADVICE[0][1]}") from error
         except Exception:
             pass
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from parse_config import ConfigParser
 from utils import nested, write_json
 from utils.errors import ConfigError
+from utils.metrics import RESERVED
 
 
 def train_each(config, count, main):
@@ -35,11 +36,7 @@ def train_each(config, count, main):
     if not all(logs):
         raise ConfigError("--folds: a run measured nothing; give it trainer.epochs, or more trainer.max_steps.")
     shared = [key for key, value in logs[0].items() if all(isinstance(log.get(key), float) for log in logs)]
-    columns = {
-        key: [log[key] for log in logs]
-        for key in shared
-        if key not in ("lr", "seconds", "samples_per_second", "data_wait")
-    }
+    columns = {key: [log[key] for log in logs] for key in shared if key not in RESERVED[1:]}
     numbers = {key: (statistics.fmean(values), statistics.stdev(values)) for key, values in columns.items()}
     logger, path = config.get_logger("train"), config.runs_dir / f"{name}-folds.json"
     for key, (mean, deviation) in numbers.items():

@@ -58,7 +58,9 @@ def labels_of(dataset, wanted_by="stratify"):
 def _values_of(dataset, name, count):
     values = np.asarray(getattr(dataset, name, ()))
     if values.shape != (count,):
-        raise ArgumentError(f"group_by: the set has no '{name}' with a value for each of its {count} examples.")
+        raise ArgumentError(
+            f"group_by: the set has no '{name}' with a value for each of its {count} examples. Name one that has."
+        )
     return values
 
 

@@ -118,3 +118,17 @@ def test_criterion_that_takes_other_labels_is_left_alone():
     trainer = Stand([0, 9], lambda output, target: nn.Embedding(10, 3)(target).mul(output).sum())
     explain.watch_labels(trainer)
     trainer.model(trainer.batch[0])
+
+
+def test_the_parts_are_the_objects_that_are_named_a_line_each():
+    config = {
+        "name": "mnist",
+        "seed": 3,
+        "data_loader": {"type": "MnistDataLoader", "args": {"batch_size": 128}},
+        "valid_data_loader": None,
+        "loss": "nll_loss",
+    }
+    assert [line.split(maxsplit=1) for line in explain.parts(config).split("\n")] == [
+        ["data_loader", '{"type": "MnistDataLoader", "args": {"batch_size": 128}}'],
+        ["loss", '{"type": "nll_loss", "args": {}}'],
+    ]

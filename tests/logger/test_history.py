@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+import torch
 
 from logger import append_numbers, cut_numbers
 
@@ -55,3 +56,8 @@ def test_a_cut_of_another_runs_lines_copies_them_and_leaves_that_run_alone(histo
 def test_a_cut_without_a_file_makes_none(history):
     cut_numbers(history, 1)
     assert not history.exists()
+
+
+def test_a_tensors_number_is_written_as_a_number(history):
+    append_numbers(history, {"epoch": 1, "step": 1, "loss": torch.tensor(0.5)})
+    assert json.loads(history.read_text())["loss"] == 0.5

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from extras import explain, older_configs
 from utils import description
 from utils.errors import shown
 
@@ -313,35 +312,6 @@ def test_a_config_that_came_from_no_file_can_extend_none():
     assert line.startswith("extends: ")
 
 
-# --- keys that are probably misspelt, in a config that may hold keys of one's own ---
-
-
-def misspelt(**changes):
-    return dict(older_configs.misspelt({**a_config(), **changes}))
-
-
-def test_a_name_that_is_nearly_a_key_which_is_left_out_is_probably_it():
-    assert misspelt(seeed=1) == {"seeed": "no key of ours. Did you mean 'seed'?"}
-    assert misspelt(trainer={"epoch": 3}) == {"trainer.epoch": "no key of ours. Did you mean 'epochs'?"}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"layers": 3, "my_notes": {"seed": 1}, "n_class": 5},
-        {"trainer": {"epochs": 1, "my_period": 3, "loss_weight": 0.5}},
-        {"extra": {"seeed": 1}},
-        {"seed": 1, "seeds": [1, 2]},
-        {"trainer": {"epochs": 1, "epoch_size": 3}},
-        {"trainer": None},
-    ],
-    ids=str,
-)
-def test_keys_of_ones_own_are_not_taken_for_misspelt(changes):
-    assert misspelt(**changes) == {}
-
-
 # --- the defaults ---
 
 
@@ -383,16 +353,3 @@ def test_every_key_is_used_somewhere():
     text = "\n".join(p.read_text(encoding="utf-8") for p in sources if p.name != "description.py")
     names = [key.path.rpartition(".")[2] for key in description.KEYS if key.path != "extra"]
     assert [name for name in names if not re.search(rf"""["'.]{re.escape(name)}["'.]""", text)] == []
-
-
-# --- the objects of a config, for people ---
-
-
-def test_the_parts_are_the_objects_that_are_named_a_line_each():
-    lines = explain.parts({**a_config(), "valid_data_loader": None, "seed": 3}).split("\n")
-    assert [line.split(maxsplit=1) for line in lines] == [
-        ["arch", '{"type": "MnistModel", "args": {}}'],
-        ["data_loader", '{"type": "MnistDataLoader", "args": {"batch_size": 128}}'],
-        ["optimizer", '{"type": "AdamW", "args": {"lr": 0.001}}'],
-        ["loss", '{"type": "nll_loss", "args": {}}'],
-    ]
