@@ -55,6 +55,7 @@ class ConfigParser(UserDict):
             targets[args.add_argument(*flags, default=None, type=kind, help=f"short for {path}=").dest] = path
         with suppress(argparse.ArgumentError, AttributeError):  # a parser of one's own, or its result
             args.add_argument("--trust", action="store_true", help="read a checkpoint of pytorch-template's own")
+        # Intermixed: KEY=VALUE may stand between the flags.
         parsed = args.parse_intermixed_args() if hasattr(args, "add_argument") else args
         if getattr(parsed, "device", None) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = parsed.device
