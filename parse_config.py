@@ -87,7 +87,7 @@ class ConfigParser(UserDict):
         path, content = None, {}
         if resume is not None:
             runs_dir = None if isinstance(resume, Path) else cls(given)._set_all(changed, origins).runs_dir
-            path, content = runs.find_checkpoint(resume, runs_dir, run_id, get_logger("config").warning, trust)
+            path, content = runs.agreed_checkpoint(resume, runs_dir, run_id, get_logger("config").warning, trust)
         if path is None:
             config = cls(given, None, None, run_id)._set_all(changed, origins)
             config.reuses = resume == "auto" and run_id is not None
@@ -200,7 +200,7 @@ class ConfigParser(UserDict):
         if self._folder is None:
             from utils import processes
 
-            self._folder = processes.from_main(self._begin_folder() if processes.is_main() else None)
+            self._folder = processes.from_main(self._begin_folder)
         return self._folder
 
     log_dir = _save_dir = _log_dir = save_dir

@@ -37,7 +37,7 @@ def main(config, split="test"):
         loader.evaluating().seed = config["seed"]
         if content.get("data") is not None and hasattr(loader, "load_state_dict"):
             loader.load_state_dict(content["data"])
-    model = build.model(config, device)
+    model = build.model(config)
     checkpoint.load_weights(model, content["state_dict"], config.resume)
     model, criterion = build.wrapped(config, model, device), build.criterion(config, device)
     how = {"device": device, "memory_format": devices.memory_format(config["trainer"]["channels_last"])}

@@ -28,19 +28,18 @@ def main(config, then=lambda trainer: trainer.train()):
     from utils import devices, processes
 
     device = devices.start(config)
-    try:
-        data_loader = build.training(config)
-        valid_data_loader = build.validation(config, data_loader)
-        model = build.model(config, device)
-        criterion = build.criterion(config, device)
-        metrics = build.metrics(config, device)
-        optimizer = build.optimizer(config, model)
-        lr_scheduler = build.schedule(config, optimizer, data_loader)
-        parts = (build.wrapped(config, model, device), criterion, metrics, optimizer, config)
-        more = {"device": device, "data_loader": data_loader, "valid_data_loader": valid_data_loader}
-        return then(config.init_obj("trainer", None, *parts, **more, lr_scheduler=lr_scheduler))
-    finally:
-        processes.leave()
+    data_loader = build.training(config)
+    valid_data_loader = build.validation(config, data_loader)
+    model = build.wrapped(config, build.model(config), device)
+    criterion = build.criterion(config, device)
+    metrics = build.metrics(config, device)
+    optimizer = build.optimizer(config, model)
+    lr_scheduler = build.schedule(config, optimizer, data_loader)
+    parts = (model, criterion, metrics, optimizer, config)
+    more = {"device": device, "data_loader": data_loader, "valid_data_loader": valid_data_loader}
+    done = then(config.init_obj("trainer", None, *parts, **more, lr_scheduler=lr_scheduler))
+    processes.leave()
+    return done
 
 
 def parser():

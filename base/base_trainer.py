@@ -5,7 +5,7 @@ import math
 import shlex
 import time
 from abc import abstractmethod
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -63,7 +63,7 @@ class BaseTrainer:
         self.best_log = {}
         self.start_epoch = 1
         self.epoch = 0  # the last one that is complete
-        self.step = 0  # optimizer updates so far
+        self.step = self.first_step = 0  # optimizer updates so far; this process's first
         self.position = 0  # batches of the epoch under way, where a subclass counts them
         self.lines = 0  # of metrics.jsonl
         self.writer = TensorboardWriter(lambda: config.log_dir, self.logger, settings["tensorboard"])
@@ -90,9 +90,9 @@ class BaseTrainer:
         """Everything of an epoch that is measured: {name: number}."""
         return self._train_epoch(epoch)
 
-    def _evaluated(self):
-        """The model whose weights a checkpoint's `state_dict` holds."""
-        return self.model
+    def _averages(self):
+        """{name: tensor} of weights that are evaluated, and saved as `state_dict`, in place of the model's own."""
+        return {}
 
     def on_epoch_end(self, epoch, log):
         """Called after an epoch is saved, with its numbers; for a subclass. What it changes is not in that save."""
@@ -106,13 +106,14 @@ class BaseTrainer:
             self._restored = self._parsed.checkpoint = None  # memory that nobody needs any more
         elif processes.size() > 1:  # one seed made the same weights; from here each process draws its own dropout
             seeds.seed_everything(int(seeds.example_seeds(self._parsed.get("seed") or 0, 0, 1, processes.rank())[0]))
-        self.saved_step = self.step
+        self.saved_step, self.first_step = self.step, self.step + 1
+        processes.check_alike(self.model, "At the start")
         if reason := self._finished():
             self.logger.info(f"Nothing left to do: {reason}.")
             return self.best_log
         self._begin()
         try:
-            with signals.watched():
+            with signals.watched(), self._stands_told():
                 self._walk_epochs()
                 self._checkpoints.wait()
                 processes.wait_for_all()
@@ -132,6 +133,12 @@ class BaseTrainer:
             runs.unlock(self.checkpoint_dir)
             close_log()
         return self.best_log
+
+    def _stands_told(self):
+        """The block in which a long wait for other processes says where each of them stands."""
+        with suppress(imports.Missing):
+            return nullcontext() if processes.is_alone() else imports.optional("extras.stands", "").told(self)
+        return nullcontext()
 
     def _walk_epochs(self):
         try:
@@ -208,12 +215,11 @@ class BaseTrainer:
                 loader.write_split(folder / "split.json")
         self.writer.purge_step = self.step + 1 if self.step else None
         self.writer.enabled = self.writer.enabled and processes.is_main()
-        model = checkpoint.unwrapped(self.model)
         sizes = [f"{loader.n_samples or 'a stream of'} {name}" for name, loader in loaders.items()]
         together = f", {processes.size()} processes" if processes.size() > 1 else ""
         if self._parsed.get("n_gpu") and self.device.type == "cpu" and torch.cuda.is_available():
             self.logger.warning("n_gpu: the model is on the CPU. Add model = model.to(device) before the optimizer.")
-        self.logger.info(f"model    {type(model).__name__}, {optim.counts(model)}")
+        self.logger.info(f"model    {checkpoint.class_name(self.model)}, {optim.counts(self.model)}")
         self.logger.info(f"device   {self.device}{together}")
         self.logger.info(f"data     {', '.join(sizes).replace('_', ' ')}")
         self.logger.info(f"run      {folder}")
@@ -249,6 +255,7 @@ class BaseTrainer:
 
     def _save(self, names):
         self._check_loss()
+        processes.check_alike(self.model, f"At step {self.step}")
         self.saved_step = self.step
         state = trainer_state.state_of(self)
         if processes.is_main():

@@ -14,14 +14,15 @@ OWN = ("model", "optimizer", "lr_scheduler")  # attributes with a place of their
 
 def state_of(trainer):
     """The content of a checkpoint. Called on every process, since sums and random states are gathered."""
-    loader, model, evaluated = getattr(trainer, "data_loader", None), trainer.model, trainer._evaluated()
-    return {
+    loader, model, averages = getattr(trainer, "data_loader", None), trainer.model, trainer._averages()
+    weights = _state_of(model)
+    content = {
         "format": checkpoint.FORMAT,
-        "arch": type(checkpoint.unwrapped(model)).__name__,
+        "arch": checkpoint.class_name(model),
         "epoch": trainer.epoch,
         "step": trainer.step,
-        "state_dict": _state_of(evaluated),
-        **({"train_state_dict": _state_of(model)} if evaluated is not model else {}),
+        "state_dict": {**weights, **averages},
+        **({"train_state_dict": weights} if averages else {}),
         "optimizer": _state_of(trainer.optimizer),
         "lr_scheduler": _state_of(getattr(trainer, "lr_scheduler", None)),
         "objects": {name: _state_of(value) for name, value in _others(trainer).items()},
@@ -32,8 +33,10 @@ def state_of(trainer):
         "data": loader.state_dict() if isinstance(loader, BaseDataLoader) and hasattr(loader, "state_dict") else None,
         "examples": {name: loader.n_samples for name, loader in trainer._loaders().items()},
         "random": processes.gather(seeds.state()),
+        "processes": processes.size(),
         "config": as_plain(trainer._parsed.config),
     }
+    return checkpoint.plain(content, lambda tensor, path: processes.whole(tensor))
 
 
 def restore(trainer, content, path):
@@ -47,6 +50,9 @@ def restore(trainer, content, path):
     trainer.start_epoch = trainer.epoch + 1
     if content.get("monitor", trainer.monitor) == trainer.monitor:
         trainer.mnt_best = content["monitor_best"]
+    if (before := content.get("processes", processes.size())) != processes.size():
+        said = "each batch is the same, dealt anew; each process draws its dropout anew"
+        trainer.logger.info(f"changed  processes: {before} → {processes.size()}: {said}")
     trainer.logger.info(f"resumed  {path}: epoch {trainer.epoch}{f', step {trainer.step}' if trainer.step else ''}")
 
 
@@ -76,8 +82,9 @@ def restore_rest(trainer, content, path):
                 f"{before} examples when it was saved, {loader.n_samples} now. A split of them is another one, so that"
             )
             trainer.logger.warning(f"{name}: {why} some that were trained on may now validate. Start a new run.")
-    if trainer._evaluated() is not trainer.model:
-        checkpoint.load_weights(trainer._evaluated(), content["state_dict"], path)
+    with torch.no_grad():
+        for name, average in trainer._averages().items():
+            average.copy_(processes.laid_out(content["state_dict"][name], average))
     states = content.get("random", [])
     if len(states) > processes.rank():
         seeds.set_state(states[processes.rank()])

@@ -40,4 +40,5 @@ class GanTrainer(Trainer):
 
     @torch.no_grad()
     def on_epoch_end(self, epoch, log):
-        self.writer.add_image("generated", unwrapped(self._evaluated()).eval().picture(self.noise), self.step)
+        with self.stepper.averaged():
+            self.writer.add_image("generated", unwrapped(self.model).eval().picture(self.noise), self.step)

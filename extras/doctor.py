@@ -67,6 +67,8 @@ class Examiner(objects.Maker):
             return (UNMADE, UNMADE), ()  # output, target
         if section == "trainer":
             return (UNMADE,) * 5, ("device", "data_loader", "valid_data_loader", "lr_scheduler")  # see train.py
+        if section == "parallel":
+            return (UNMADE, UNMADE), ()  # the model, the device
         if section == "lr_scheduler":
             from utils.optim import planned_arguments
 

@@ -1,10 +1,13 @@
 """The parts of a run that take more than their section of the config: what they depend on, where they live."""
 
+import math
+
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from base import BaseDataLoader
-from utils import devices, objects, optim, processes
+from trainer import parallel
+from utils import checkpoint, devices, objects, optim, processes
 from utils.errors import ConfigError
 from utils.util import named
 
@@ -12,8 +15,9 @@ from utils.util import named
 def training(config):
     """The training data; ConfigError where it gives no batch."""
     made = _loader(config, "data_loader", config.init_obj("data_loader"))
-    if made.n_samples is not None and made.n_samples < processes.size():
-        raise ConfigError(f"{config.place('data_loader')}: start at most {made.n_samples} processes, one a sample.")
+    if (shared := min(made.batch_size or made.n_samples or 1, made.n_samples or math.inf)) < processes.size():
+        why = f"{shared} examples in a batch for {processes.size()} processes, so that some would have none"
+        raise ConfigError(f"{config.place('data_loader.args.batch_size')}: {why}. Give more, or start fewer processes.")
     made.seed = config["seed"]
     learned = (config.checkpoint or {}).get("data")
     if learned is not None and hasattr(made, "load_state_dict"):  # before it learns anew from data that have changed
@@ -53,29 +57,23 @@ def _expect(made, kind, place):
     return made
 
 
-def model(config, device):
-    """The model, on the device and in the memory format of `trainer.channels_last`."""
+def model(config):
+    """The model, in the memory format of `trainer.channels_last`."""
     made = _expect(config.init_obj("arch"), torch.nn.Module, config.place("arch"))
     if any(map(torch.nn.parameter.is_lazy, made.parameters())):
         raise ConfigError(f"{config.place('arch')}: lazy layers have no weights to train yet; give them their sizes.")
-    return made.to(device).to(memory_format=devices.memory_format(config["trainer"]["channels_last"]))
+    return made.to(memory_format=devices.memory_format(config["trainer"]["channels_last"]))
 
 
 def wrapped(config, made, device):
-    """The model as the loop calls it: compiled, in DistributedDataParallel, in DataParallel, or as it is."""
+    """The model as the loop calls it, on its device: compiled, and in what `parallel` names."""
     if compile_with := config["trainer"]["compile"]:
-        arguments = compile_with if isinstance(compile_with, dict) else {}
-        made = objects.make(
-            torch.compile, (made,), arguments, "trainer.compile", lambda path: config.place(path.replace(".args", ""))
-        )
-    wanted = config["n_gpu"] or 0
-    if processes.size() > 1 or (config["parallel"] != "data_parallel" and (config["parallel"] == "none" or wanted < 2)):
-        return processes.wrap(made, device)
-    there = torch.cuda.device_count()
-    if there < max(wanted, 2):
-        asked = f"n_gpu={wanted}" if wanted else "parallel=data_parallel"
-        config.get_logger("train").warning(f"{asked}, but this machine has {there} GPUs; training on {device} alone.")
-    return torch.nn.DataParallel(made, list(range(min(wanted or there, there)))) if there > 1 else made
+        arguments, path = compile_with if isinstance(compile_with, dict) else {}, "trainer.compile"
+        objects.check_arguments(torch.compile, (made,), arguments, path, lambda p: config.place(p.replace(".args", "")))
+        objects.make(made.compile, (), arguments, path, config.place)  # in place: its weights keep their names
+    if config["n_gpu"] not in (None, 0, 1) and config["parallel"]["type"] == "auto" and processes.size() == 1:
+        return parallel.data_parallel(made, device, config["n_gpu"])
+    return config.init_obj("parallel", None, made, device)
 
 
 def criterion(config, device):
@@ -107,6 +105,8 @@ def metrics(config, device):
 
 def optimizer(config, made):
     """The optimizer of the parameters that learn; or {name: optimizer}, each of those its `params` pattern matches."""
+
+    made = checkpoint.unwrapped(made)
 
     def one(path, spec):
         parameters = optim.trainable(made, spec.get("params", "*"), config.place(f"{path}.params"))

@@ -2,7 +2,7 @@
 
 import torch
 
-from utils import devices, signals
+from utils import devices, processes, signals
 
 
 @torch.no_grad()
@@ -16,9 +16,10 @@ def evaluate(trainer, model, loader, criterion, metrics, *, device, memory_forma
     was_training = model.training
     model.eval()
     metrics.reset()
+    processes.share_buffers(model)
     try:
         for planned in loader.planned(epoch):
-            signals.check()
+            signals.check(together=True)
             inputs, target = trainer.inputs_and_target(devices.move(next(planned.source), device, memory_format))
             metrics.expect(planned.here)
             with autocast:

@@ -1,8 +1,7 @@
 """The optimizer's side of a step: how weights move. The trainer says when."""
 
-import copy
 import itertools
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -19,8 +18,8 @@ class Stepper:
 
     model: as the loop calls it. optimizer, lr_scheduler: one, or {name: one}; a schedule whose attribute `interval` is
     "step" counts updates, else epochs. amp: "off" | "bf16" | "fp16". clip_grad_norm: largest total 2-norm of the true
-    (unscaled) gradients, None for none. ema_decay: with it, `evaluated` is a moving average of the weights. Batches of
-    unequal size and a shorter last update give the full batch's gradient.
+    (unscaled) gradients, None for none. ema_decay: with it, a moving average of the weights is kept, which the model
+    has within `averaged`. Batches of unequal size and a shorter last update give the full batch's gradient.
     """
 
     def __init__(self, model, optimizer, lr_scheduler=None, *, device, amp="off", clip_grad_norm=None, ema_decay=None):
@@ -30,7 +29,8 @@ class Stepper:
         self.clip_grad_norm = clip_grad_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
         self.ema_decay = ema_decay
-        self.evaluated = copy.deepcopy(unwrapped(model)).requires_grad_(False) if ema_decay else model
+        self._weights = list(unwrapped(model).parameters()) if ema_decay else []
+        self._averages = [weight.detach().clone() for weight in self._weights]
         self._precision = precision(amp, device)
         self._apart = getattr(model, "no_sync", nullcontext)  # DistributedDataParallel: gradients meet once an update
         self._share, self._first, self._last = 1.0, True, True
@@ -44,7 +44,8 @@ class Stepper:
         how = {"device": self.device, "amp": self.amp, "clip_grad_norm": self.clip_grad_norm}
         parts = {n: Stepper(self.model, one, self.schedules.get(n), **how) for n, one in self.optimizers.items()}
         self._parts = list(parts.values())
-        self._parts[-1].ema_decay, self._parts[-1].evaluated = self.ema_decay, self.evaluated
+        last = self._parts[-1]
+        last.ema_decay, last._weights, last._averages = self.ema_decay, self._weights, self._averages
         for part in self._parts:
             part._moved = _parameters(*part.optimizers.values())
         return parts
@@ -105,19 +106,34 @@ class Stepper:
                 torch.nn.utils.clip_grad_norm_(_parameters(optimizer), self.clip_grad_norm)
             self.scaler.step(optimizer)
         self.scaler.update()
-        if self.ema_decay:
-            self._average()
+        if self._averages:  # they move by 1 - ema_decay towards the weights; buffers are the model's
+            with torch.no_grad():
+                torch._foreach_lerp_(self._averages, self._weights, 1 - self.ema_decay)
         for schedule in self.schedules.values():
             if _counts_steps(schedule):
                 schedule.step()
 
+    def averages(self):
+        """{name: averaged weights}, tied ones under each of their names; {} where no average is kept."""
+        kept = dict(zip(map(id, self._weights), self._averages))
+        named_weights = unwrapped(self.model).named_parameters(remove_duplicate=False) if kept else ()
+        return {name: kept[id(weight)] for name, weight in named_weights}
+
+    @contextmanager
+    def averaged(self):
+        """Within the block the model has the averaged weights, where an average is kept."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
     @torch.no_grad()
-    def _average(self):
-        """Move the averaged weights by 1 - ema_decay towards the model's; buffers are the model's."""
-        averaged, model = self.evaluated, unwrapped(self.model)
-        torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), 1 - self.ema_decay)
-        for kept, now in zip(averaged.buffers(), model.buffers()):
-            kept.copy_(now)
+    def _swap(self):
+        for weight, average in zip(self._weights, self._averages):
+            before = weight.clone()
+            weight.copy_(average)
+            average.copy_(before)
 
     def _rescale(self, factor):
         for parameter in itertools.chain(*map(_parameters, self.optimizers.values())):

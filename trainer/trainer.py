@@ -109,6 +109,8 @@ class Trainer(BaseTrainer):
                 self.cursor = window[-1][1]
                 self._examples += total
                 bar.update(total)
+                if self.step == self.first_step:
+                    processes.check_alike(self.model, "After the first step")
                 if self._is_due("log_step"):
                     self._log_step(epoch, bar)
         self.batch = None
@@ -158,7 +160,7 @@ class Trainer(BaseTrainer):
             self._validate_inside(epoch)
         if inside and self._is_due("save_steps") and self.saved_step != self.step:
             self._save_position()
-        signals.check(meet=self._is_due("log_step"))
+        signals.check(together=True)
         if inside and self._finished():
             raise EndOfRun
 
@@ -170,10 +172,10 @@ class Trainer(BaseTrainer):
         """{name: number} of every validation set."""
         numbers: dict[str, float] = {}
         how = {"device": self.device, "memory_format": self.memory_format, "autocast": self.stepper.autocast()}
-        with seeds.untouched_devices():
+        with seeds.untouched_devices(), self.stepper.averaged():
             for name, loader in self._validation_sets().items():
                 metrics = self.valid_metrics[name]
-                numbers |= evaluate(self, self._evaluated(), loader, self.criterion, metrics, epoch=epoch, **how)
+                numbers |= evaluate(self, self.model, loader, self.criterion, metrics, epoch=epoch, **how)
         return numbers
 
     def _validate_inside(self, epoch):
@@ -223,5 +225,5 @@ class Trainer(BaseTrainer):
             raise Diverged(f"The training loss is {total} {where}\nThe last good one: {self._newest_name()}. {advice}")
         return total, count
 
-    def _evaluated(self):
-        return self.stepper.evaluated
+    def _averages(self):
+        return self.stepper.averages()

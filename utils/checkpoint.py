@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from utils import processes
 from utils.errors import CheckpointError, SaveError, first_line
 from utils.util import replacing
 
@@ -220,6 +221,11 @@ def unwrapped(model):
             return model
 
 
+def class_name(model):
+    """The name of the user's own class, of which fully_shard makes one of its own."""
+    return next(c.__name__ for c in type(unwrapped(model)).__mro__ if not c.__module__.startswith("torch.distributed"))
+
+
 def load_weights(model, weights, path):
     """Put `weights` into the user's own module; what does not fit is a CheckpointError that names tensor and shapes."""
     module = unwrapped(model)
@@ -237,7 +243,7 @@ def load_weights(model, weights, path):
         rest = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
         why = f"{'; '.join(problems[:3])}{rest}.\nGive the arch that it was trained with."
         raise CheckpointError(f"{Path(path).absolute()}: does not fit this model: {why}")
-    module.load_state_dict(weights)
+    module.load_state_dict({name: processes.laid_out(weights[name], tensor) for name, tensor in own.items()})
 
 
 def _without_wrapper(weights, own):

@@ -61,6 +61,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, wh
     "name": ("a folder's name, short and without slashes,", _is_name),
     "anything": ("anything", lambda value: True),
 }
+_PARALLEL = {"type": "auto", "args": {}}
 BOUNDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 WORDS = (  # of every object
     Key("type", "text", REQUIRED, "a name in the section's own module, or a dotted path"),
@@ -69,6 +70,7 @@ WORDS = (  # of every object
 INSIDE = {  # words of an object beside those
     "optimizer": (Key("params", "text", "*", "a shell-style pattern of the parameters' names, as in `head.*`"),),
     "lr_scheduler": (Key("interval", "text", "epoch", "when it is stepped", choices=("epoch", "step")),),
+    "parallel": (Key("timeout_seconds", "number", 1800, "that a process waits for the others", "> 0"),),
     "loss": (Key("weight", "number", 1.0, "of this loss in the sum of several"),),
     "metrics": (Key("name", "text", ABSENT, "what its number is called"),),
 }
@@ -79,7 +81,7 @@ KEYS = (
     Key("seed", "whole", 0, "of weights, dropout, the data's order and every example's transforms", ">= 0"),
     Key("deterministic", "switch", False, "`torch.use_deterministic_algorithms`"),
     Key("device", "text", "auto", "`auto`: the accelerator torch finds (CUDA, ROCm, MPS, XPU), else `cpu`; or a name"),
-    Key("parallel", "text", "auto", "how to use several GPUs", choices=("auto", "none", "data_parallel")),
+    Key("parallel", "object", _PARALLEL, "over several devices, from `trainer/parallel.py`: `ddp`, `fsdp`, …"),
     Key("n_gpu", "whole null", None, "older name: 0 is the CPU, more than 1 is `data_parallel`", ">= 0"),
     Key("matmul_precision", "text", "highest", "of float32 products on GPUs", choices=("highest", "high", "medium")),
     Key("cudnn_benchmark", "switch", False, "let cuDNN try for the fastest algorithm"),
@@ -122,6 +124,7 @@ HOMES = {  # where a section's bare names are looked for; in the order in which 
     "data_loader": "data_loader.data_loaders",
     "valid_data_loader": "data_loader.data_loaders",
     "arch": "model.model",
+    "parallel": "trainer.parallel",
     "loss": "model.loss",
     "metrics": "model.metric",
     "optimizer": "torch.optim",

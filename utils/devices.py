@@ -10,10 +10,19 @@ from utils.errors import ConfigError, first_line
 
 def start(config):
     """Join the other processes if there are any, seed everything, set torch's switches; return the torch.device."""
+    processes.join()
+    if processes.size() > 1 and "timeout_seconds" in (config.get("parallel") or ()):
+        processes.set_timeout(config["parallel"]["timeout_seconds"])
+    local = int(os.environ.get("LOCAL_RANK", "0")) if processes.size() > 1 else None
+    there = torch.accelerator.device_count()
+    if local is not None and local < there:
+        torch.accelerator.set_device_index(local)  # before anything takes memory on the first
     device = pick(config.get("device", "auto"), config.get("n_gpu"), config.place("device"))
-    processes.join(device.type)
-    if device.type == "cuda" and processes.size() > 1:
-        device = torch.device("cuda", torch.cuda.current_device())
+    if local is not None and device.type != "cpu":
+        if local >= there:
+            why = f"{local + 1} processes, and this machine has {there} of {device.type}"
+            raise ConfigError(f"{config.place('device')}: {why}. Start at most so many: --nproc-per-node {there}.")
+        device = torch.device(device.type, local)
     if config.get("deterministic"):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is refused
     if torch.are_deterministic_algorithms_enabled() != bool(config.get("deterministic")):  # the call imports dynamo

@@ -100,12 +100,27 @@ def exit_code(main, *args, traceback=False):
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             error = SaveError(f"{error.filename or 'the run'}: could not be written: {error.strerror}. Make room.")
         if not isinstance(error, Failure):
-            raise
+            if _is_first_to_say("an exception"):
+                raise
+            error = Failure(f"{type(error).__name__}: {first_line(error)}")
+        elif not _is_first_to_say(str(error), ever=True):
+            return error.exit_code
         if traceback:
             print_exc()
-        print(str(error).encode(errors="backslashreplace").decode(), file=sys.stderr)
+        rank = os.environ.get("RANK", "0")
+        said = str(error) if rank == "0" else f"process {rank}: {error}"
+        print(said.encode(errors="backslashreplace").decode(), file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _is_first_to_say(words, ever=False):
+    """Of several processes, whether this one is to tell what went wrong; see utils.processes."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    from utils import processes
+
+    return processes.is_first_to_say(words, ever)
 
 
 _LESS_MEMORY = """Halve data_loader.args.batch_size and double trainer.accumulate: an update stays the same.

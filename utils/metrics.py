@@ -105,7 +105,7 @@ class Metrics:
     def load_state_dict(self, state):
         """Go on from these sums; of several processes the first does."""
         self.reset()
-        share = int(processes.is_main())  # the others have the names, so that all sum alike
+        share = int(processes.rank() == 0)  # the others have the names, so that all sum alike
         self._count = state["count"] * share
         self._sums = {name: total.to(self.device, self._dtype) * share for name, total in state["sums"].items()}
         self._losses = [name for name in state["sums"] if name not in ("loss", "loss_count", *self._functions)]

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
+from utils import processes
 from utils.errors import ConfigError, near
 from utils.objects import parameters_of
 
@@ -40,6 +41,7 @@ def load_state(optimizer, state):
     for parameter, kept in optimizer.state.items():
         for name, value in kept.items():
             if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape:
+                value = processes.laid_out(value, parameter)
                 kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
@@ -51,12 +53,16 @@ def counts(model):
 
 def trainable(model, pattern="*", place="optimizer"):
     """The parameters that learn and whose name matches the shell-style `pattern`, in the model's order."""
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    found = [parameter for name, parameter in named if fnmatchcase(name, pattern)]
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return [named[name] for name in matching(named, pattern, place, "parameter")]
+
+
+def matching(names, pattern, place, what):
+    """Those of the model's names that match the shell-style pattern; ConfigError with near ones where none does."""
+    found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:
-        names = ", ".join(name for name, _ in named[:8]) or "none that learns"
-        advice = near(pattern, [name for name, _ in named]) or f"It has {names}."
-        raise ConfigError(f"{place}: '{pattern}' matches no parameter of the model. {advice}")
+        advice = near(pattern, names) or f"It has {', '.join(list(names)[:8]) or 'none that learns'}."
+        raise ConfigError(f"{place}: '{pattern}' matches no {what} of the model. {advice}")
     return found
 
 

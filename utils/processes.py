@@ -1,78 +1,207 @@
 """The one place that knows there may be several processes; with one, every function is the identity.
 
-Nothing else imports torch.distributed. Started by torchrun, `join` makes the group (NCCL on CUDA, else gloo).
+Started by torchrun, `join` makes the group: what is on an accelerator travels by NCCL (or the accelerator's own), what
+is on the CPU by gloo, so that a question between processes never waits for a GPU.
 """
 
 import os
+import time
+import uuid
 from datetime import timedelta
+from hashlib import sha256
 
 import torch
 import torch.distributed as dist
 
+from utils.errors import Failure
 
-def join(device_type="cpu", timeout_seconds=1800):
-    """Join the group that torchrun describes in the environment; nothing where there is none."""
+_BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}  # bytes of a number → whole numbers of them
+_one_batch = False  # whether all processes work on the same rows
+
+
+def join(timeout_seconds=1800):
+    """Join the group that torchrun describes in the environment, once; nothing where there is none."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        if device_type == "cuda":
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        backend = "nccl" if device_type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+        timeout = timedelta(seconds=timeout_seconds)
+        store, number, count = next(dist.rendezvous("env://", timeout=timeout))
+        fresh = _of_this_attempt(store, number, count, timeout_seconds)
+        dist.init_process_group(store=fresh, rank=number, world_size=count, timeout=timeout)
+
+
+def _of_this_attempt(store, number, count, timeout_seconds):
+    """A part of the store in which no earlier attempt has written.
+
+    torchrun keeps one store over all attempts, and its count of restarts differs between machines. So the first process
+    draws a name, and tells it to whoever asks under a name drawn for this attempt, until all have heard it.
+    """
+    drawn, begun = uuid.uuid4().hex, time.monotonic()
+    if number > 0:
+        store.set(f"asks/{number}", drawn)
+        told = store.get(f"told/{drawn}").decode()
+        store.add(f"{told}/heard", 1)
+        return dist.PrefixStore(told, store)
+    while (heard := store.add(f"{drawn}/heard", 0)) < count - 1:
+        for other in range(1, count):
+            if store.check([f"asks/{other}"]):
+                store.set(f"told/{store.get(f'asks/{other}').decode()}", drawn)
+        if time.monotonic() - begun > timeout_seconds:
+            raise Failure(f"Of {count} processes {heard + 1} have come in {timeout_seconds} s. Start the others, too.")
+        time.sleep(0.01)
+    return dist.PrefixStore(drawn, store)
+
+
+def set_timeout(seconds):
+    """How long from here on a process waits for the others before it gives up."""
+    if _count() > 1:
+        change = getattr(
+            dist, "set_timeout", dist.distributed_c10d._set_pg_timeout
+        )  # torch < 2.14 has the second alone
+        change(timedelta(seconds=seconds))
 
 
 def leave():
-    if size() > 1:
+    """After success: where one process failed, the others would be waited for in vain."""
+    if _count() > 1:
         dist.destroy_process_group()
 
 
-def size():
+def _count():
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def is_alone():
+    return _count() == 1
+
+
+def share_rows():
+    """From here on every process works on the same rows, as the stages of a pipeline do: there is one share."""
+    global _one_batch
+    _one_batch = True
+
+
+def size():
+    """Into how many shares the rows of a batch are dealt."""
+    return 1 if _one_batch else _count()
+
+
 def rank():
+    """Which share is this process's."""
     return dist.get_rank() if size() > 1 else 0
 
 
 def is_main():
-    return rank() == 0
+    return _count() == 1 or dist.get_rank() == 0
 
 
 def sum_over_all(tensor):
-    """The sum of every process's `tensor`, in place; the same tensor is returned."""
+    """The sum of every share's `tensor`, in place; the same tensor is returned."""
     if size() > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
+def largest_of_all(*numbers):
+    """The largest that any process has of each number, on every process."""
+    if _count() == 1:
+        return list(numbers)
+    largest = torch.tensor(numbers, dtype=torch.float64)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return largest.tolist()
+
+
 def any_of_all(flag):
     """Whether the flag is set in at least one process, so that all act alike."""
-    if size() == 1:
-        return flag
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    return bool(sum_over_all(torch.tensor(int(flag), device=device)).item())
+    return bool(largest_of_all(float(flag))[0])
 
 
-def from_main(value):
-    """The main process's `value` (any plain object), on every process."""
-    holder = [value]
-    if size() > 1:
-        dist.broadcast_object_list(holder, src=0)
+def from_main(make):
+    """make() of the main process (any plain object), on every process; the Failure that it raises, all raise."""
+    if _count() == 1:
+        return make()
+    holder = [None, None]
+    if is_main():
+        try:
+            holder[0] = make()
+        except Failure as failure:
+            holder[1] = failure
+    dist.broadcast_object_list(holder, src=0)
+    if holder[1] is not None:
+        raise holder[1]
     return holder[0]
 
 
 def gather(value):
     """[every process's value], by rank, on every process."""
-    holder = [value] * size()
-    if size() > 1:
+    holder = [value] * _count()
+    if _count() > 1:
         dist.all_gather_object(holder, value)
     return holder
 
 
 def wait_for_all():
-    if size() > 1:
+    if _count() > 1:
         dist.barrier()
 
 
-def wrap(model, device):
-    """The model in DistributedDataParallel where there are several processes."""
-    ids = [device.index] if device.type == "cuda" else None
-    return torch.nn.parallel.DistributedDataParallel(model, device_ids=ids) if size() > 1 else model
+def share_buffers(model):
+    """Give every process the main one's buffers, as the statistics of BatchNorm, which each counts for itself."""
+    for buffer in model.buffers() if size() > 1 else ():
+        dist.broadcast(buffer, src=0)
+
+
+@torch.no_grad()
+def check_alike(model, when):
+    """Failure where a parameter that each process holds whole is not the same, bit for bit, on all; `when`, in words."""
+    if size() == 1:
+        return
+    whole = {name: p for name, p in model.named_parameters() if not hasattr(p, "full_tensor")}
+    sums = [p.view(_BITS[p.element_size()]).sum() if not p.is_complex() else p.abs().sum() for p in whole.values()]
+    found = gather(dict(zip(whole, torch.stack(sums).tolist() if sums else ())))
+    for number, other in enumerate(found):
+        if different := [name for name in whole if found[0].get(name) != other.get(name)]:
+            why = (
+                f"{when} '{different[0]}' ({len(different)} of {len(whole)} parameters) is another on process {number}"
+            )
+            advice = (
+                "Build the same model on each, and call the one that the trainer was given, which averages gradients."
+            )
+            raise Failure(f"{why} than on process 0, so they don't train as one.\n{advice}")
+
+
+def whole(tensor):
+    """A tensor whose parts lie on several processes, gathered on the main one; any other as it is."""
+    if not hasattr(tensor, "full_tensor"):
+        return tensor
+    full = tensor.full_tensor()
+    return full.cpu() if is_main() else full.new_empty(0)
+
+
+def laid_out(tensor, like):
+    """`tensor`, which every process has whole, as `like` lies: its own part of it, where that is in parts."""
+    if not hasattr(like, "full_tensor"):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def notes():
+    """A connection of its own to what the processes of this attempt write to one another, for another thread."""
+    return dist.distributed_c10d._get_default_store().clone()
+
+
+def is_first_to_say(words, ever=False):
+    """Whether no process of this attempt (`ever`: of any attempt) has said this; the main one is let go first."""
+    try:
+        if dist.is_initialized():
+            store = dist.distributed_c10d._get_default_store()
+        else:
+            store = next(dist.rendezvous("env://", timeout=timedelta(seconds=5)))[0]
+        while ever and hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        if os.environ["RANK"] != "0":
+            time.sleep(1)
+        drawn = uuid.uuid4().hex
+        return store.compare_set(f"said/{sha256(words.encode()).hexdigest()}", "", drawn).decode() == drawn
+    except (RuntimeError, ValueError):  # there is nobody left to ask
+        return True

@@ -96,6 +96,23 @@ def find_checkpoint(resume, runs_dir, run_id, warn, trust=False):
     return None, {}
 
 
+def agreed_checkpoint(resume, runs_dir, run_id, warn, trust=False):
+    """The same; of several processes the first finds it and all others read that file."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return find_checkpoint(resume, runs_dir, run_id, warn, trust)
+    from utils import processes
+
+    found = []
+
+    def find():
+        found.extend(find_checkpoint(resume, runs_dir, run_id, warn, trust))
+        return found[0]
+
+    processes.join()
+    path = processes.from_main(find)
+    return found or ((None, {}) if path is None else find_checkpoint(path, None, None, warn, trust))
+
+
 def is_newest(path, content):
     """Whether a checkpoint, with this content, is in a run's folder and the newest there."""
     if not (path.parent / "environment.json").exists():

@@ -3,12 +3,16 @@
 import os
 import signal
 import threading
+import time
 from contextlib import contextmanager
+from typing import Any
 
+from utils import processes
 from utils.errors import Stopped
 
 _NAMES: dict[int, str] = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
 _received: list[int] = []
+_pace: Any = None  # of several processes, within `watched`
 
 
 @contextmanager
@@ -17,7 +21,9 @@ def watched():
 
     Outside the main thread, where Python allows no handlers, signals act as ever.
     """
+    global _pace
     _received.clear()
+    _pace = _Pace()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -28,6 +34,7 @@ def watched():
         for number, handler in before.items():
             signal.signal(number, handler)
         _received.clear()
+        _pace = None
 
 
 def _receive(number, frame):
@@ -59,10 +66,33 @@ def ignore():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _NAMES)
 
 
-def check(meet=False):
-    """Raise Stopped where a signal asked for the end; of several processes all leave together, where they `meet`."""
-    from utils import processes
+class _Pace:
+    """How many calls lie between two at which the processes ask one another: some 5 s, at most 20."""
 
-    if (processes.size() == 1 or meet) and processes.any_of_all(bool(_received)):
-        number = _received[0] if _received else signal.SIGTERM
+    def __init__(self):
+        self.calls = self.left = 1
+        self.since = time.monotonic()
+
+    def is_due(self):
+        self.left -= 1
+        return self.left <= 0
+
+    def most_urgent(self, number):
+        """The largest signal number that any process has received."""
+        seconds = (time.monotonic() - self.since) / self.calls
+        number, seconds = processes.largest_of_all(number, seconds)
+        self.calls = self.left = int(min(max(5 / seconds, 1), 20))
+        self.since = time.monotonic()
+        return int(number)
+
+
+def check(together=False):
+    """Raise Stopped where a signal asked for the end.
+
+    Of several processes all leave at the same call with `together`, which each of them makes equally often.
+    """
+    number = _received[0] if _received else 0
+    if not processes.is_alone():
+        number = _pace.most_urgent(number) if together and _pace and _pace.is_due() else 0
+    if number:
         raise Stopped(number, f"Stopped by {_NAMES[number]}.")

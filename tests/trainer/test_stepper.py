@@ -219,7 +219,10 @@ def test_the_evaluated_weights_are_the_exponential_average_of_all_from_the_first
     for batch in some_batches((4, 4, 4, 4)):
         an_update(stepper, [batch])
         expected = decay * expected + (1 - decay) * weights(model)
-    assert equal(weights(stepper.evaluated), expected)
+    trained = weights(model)
+    with stepper.averaged():
+        assert equal(weights(model), expected)
+    assert torch.equal(weights(model), trained)
 
 
 def test_the_average_moves_once_an_update_not_once_a_batch():
@@ -229,21 +232,25 @@ def test_the_average_moves_once_an_update_not_once_a_batch():
     for i in (0, 2):
         an_update(first, batches[i : i + 2])
         an_update(second, [tuple(torch.cat(parts) for parts in zip(*batches[i : i + 2]))])
-    assert equal(weights(first.evaluated), weights(second.evaluated))
+    with first.averaged(), second.averaged():
+        assert equal(weights(accumulated), weights(at_once))
 
 
-def test_the_averaged_model_has_the_statistics_of_the_trained_one():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+def test_tied_weights_have_one_average_under_both_names():
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Tanh(), nn.Linear(3, 3, bias=False)).double()
+    model[2].weight = model[0].weight
     stepper = a_stepper(model, ema_decay=0.9)
-    for batch in some_batches((4, 4)):
-        an_update(stepper, [batch])
-    assert torch.equal(stepper.evaluated[1].running_mean, model[1].running_mean)
+    an_update(stepper, [(torch.randn(4, 3).double(), torch.tensor([0, 1, 2, 0]))])
+    averages = stepper.averages()
+    assert list(averages) == ["0.weight", "2.weight"] and averages["0.weight"] is averages["2.weight"]
 
 
-def test_without_an_average_the_model_itself_is_evaluated():
+def test_without_an_average_the_models_own_weights_are_evaluated():
     model = some_model()
-    assert a_stepper(model).evaluated is model
+    stepper, own = a_stepper(model), weights(model)
+    with stepper.averaged():
+        assert torch.equal(weights(model), own)
+    assert stepper.averages() == {}
 
 
 def test_an_average_goes_on_from_its_state():
@@ -256,10 +263,12 @@ def test_an_average_goes_on_from_its_state():
         an_update(before, [batch])
     second = copy.deepcopy(first)
     after = a_stepper(second, ema_decay=0.7)
-    after.evaluated.load_state_dict(before.evaluated.state_dict())
+    for name, average in after.averages().items():
+        average.copy_(before.averages()[name])
     after.load_state_dict(before.state_dict())
     an_update(after, batches[2:])
-    assert torch.equal(weights(after.evaluated), weights(whole.evaluated))
+    with after.averaged(), whole.averaged():
+        assert torch.equal(weights(second), weights(unbroken))
 
 
 # --- the schedule ---

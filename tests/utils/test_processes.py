@@ -41,7 +41,7 @@ def train(folder, criterion):
     """Three epochs of 13 rows in batches of 4, two batches an update: {"weights", "averaged", "log"}."""
     from base import BaseDataLoader
     from parse_config import ConfigParser
-    from trainer import Trainer
+    from trainer import Trainer, parallel
     from utils import processes
 
     torch.manual_seed(0)
@@ -70,7 +70,7 @@ def train(folder, criterion):
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     trainer = Trainer(
-        processes.wrap(model, torch.device("cpu")),
+        parallel.auto(model, torch.device("cpu")),
         criterion,
         [accuracy],
         optimizer,
@@ -81,7 +81,9 @@ def train(folder, criterion):
         torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=6),
     )
     log = trainer.train()
-    return {"weights": weights(model), "averaged": weights(trainer.stepper.evaluated), "log": log}
+    with trainer.stepper.averaged():
+        averaged = weights(model)
+    return {"weights": weights(model), "averaged": averaged, "log": log}
 
 
 def weights(model):
@@ -102,7 +104,7 @@ def ask_each_other():
         "summed in place": tensor.tolist(),
         "any, where one says so": processes.any_of_all(rank == 1),
         "any, where none does": processes.any_of_all(False),
-        "from main": processes.from_main({"folder": f"of {rank}"}),
+        "from main": processes.from_main(lambda: {"folder": f"of {rank}"}),
     }
 
 
@@ -172,10 +174,10 @@ def test_a_single_process_is_the_main_one_and_keeps_what_it_has():
 
 
 def test_a_single_process_leaves_the_model_unwrapped():
-    from utils import processes
+    from trainer import parallel
 
     model = nn.Linear(2, 2)
-    assert processes.wrap(model, torch.device("cpu")) is model
+    assert parallel.auto(model, torch.device("cpu")) is model
 
 
 def test_the_first_of_two_processes_is_the_main_one(two):

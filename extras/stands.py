@@ -1,0 +1,85 @@
+"""Where each of several processes stands, told when one of them waits long for the others, or has lost one."""
+
+import re
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from utils import processes
+from utils.errors import Failure, first_line
+
+PATIENCE_SECONDS = 60
+LOST = re.compile(r"gloo/|Gloo|NCCL|nccl|ProcessGroup|TCPStore|[Cc]onnection (closed|reset)|[Tt]imed out")
+
+
+@contextmanager
+def told(trainer, patience_seconds=PATIENCE_SECONDS):
+    """Within the block each process notes every second where it stands, for the others to read; no step waits for it.
+
+    One that has not moved for so long, not a line, tells where all stand. A collective that failed, since another process
+    has gone or the time is up, is a Failure with the same words.
+    """
+    watch = _Watch(trainer, patience_seconds)
+    watch.start()
+    try:
+        yield
+    except RuntimeError as error:
+        if not LOST.search(str(error)):
+            raise
+        watch.ended.set()  # what it noted last is where it waited
+        time.sleep(2)  # torchrun ends this one, too, where the other's end is the cause
+        why = f"Another process has gone, or does not come ({first_line(error)[-160:]})"
+        raise Failure(f"{why}.\n{watch.all_stands()}") from error
+    finally:
+        watch.ended.set()
+
+
+class _Watch(threading.Thread):
+    def __init__(self, trainer, patience_seconds):
+        super().__init__(name="stands", daemon=True)
+        self.trainer, self.patience_seconds = trainer, patience_seconds
+        self.main, self.store = threading.current_thread().ident, processes.notes()
+        self.ended, self._seen, self._since = threading.Event(), None, time.monotonic()
+        self.store.set(self._key(processes.rank()), "at the start")
+
+    def run(self):
+        while not self.ended.wait(1):
+            try:
+                waited = self._note()
+                if self.patience_seconds <= waited < self.patience_seconds + 1.5:
+                    time.sleep(2)  # so that the others have noted theirs
+                    if processes.is_first_to_say(f"waiting at step {self.trainer.step}"):
+                        print(f"No step for {waited:.0f} s.\n{self.all_stands()}", file=sys.stderr, flush=True)
+            except RuntimeError:  # the group has ended
+                return
+
+    def _note(self):
+        """Note where the main thread stands; the seconds that it has stood there."""
+        frames = list(_outwards(sys._current_frames().get(self.main)))
+        seen = [self.trainer.step, *((frame.f_code, frame.f_lasti) for frame in frames)]
+        if seen != self._seen:
+            self._seen, self._since = seen, time.monotonic()
+        waited = time.monotonic() - self._since
+        own = next((frame for frame in frames if "-packages" not in frame.f_code.co_filename), frames[0])
+        where = f"{Path(own.f_code.co_filename).name}, line {own.f_lineno}, {own.f_code.co_name}"
+        place = f"epoch {self.trainer.epoch + 1}, step {self.trainer.step + 1}: {where}, for {waited:.0f} s"
+        self.store.set(self._key(processes.rank()), place)
+        return waited
+
+    def all_stands(self):
+        """A line a process."""
+        keys = [self._key(number) for number in range(processes.size())]
+        noted = [self.store.get(key).decode() if self.store.check([key]) else "not there yet" for key in keys]
+        return "\n".join(f"process {number}: {place}" for number, place in enumerate(noted))
+
+    @staticmethod
+    def _key(number):
+        return f"stands/{number}"
+
+
+def _outwards(frame):
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
