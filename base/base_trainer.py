@@ -107,7 +107,7 @@ class BaseTrainer:
         elif processes.size() > 1:  # one seed made the same weights; from here each process draws its own dropout
             seeds.seed_everything(int(seeds.example_seeds(self._parsed.get("seed") or 0, 0, 1, processes.rank())[0]))
         self.saved_step, self.first_step = self.step, self.step + 1
-        processes.check_alike(self.model, "At the start")
+        self._check_alike("At the start")
         if reason := self._finished():
             self.logger.info(f"Nothing left to do: {reason}.")
             return self.best_log
@@ -137,8 +137,14 @@ class BaseTrainer:
     def _stands_told(self):
         """The block in which a long wait for other processes says where each of them stands."""
         with suppress(imports.Missing):
-            return nullcontext() if processes.is_alone() else imports.optional("extras.stands", "").told(self)
+            return nullcontext() if processes.is_alone() else imports.optional("extras.together", "").told(self)
         return nullcontext()
+
+    def _check_alike(self, when):
+        """Failure where the processes don't train as one."""
+        with suppress(imports.Missing):
+            if processes.size() > 1:
+                imports.optional("extras.together", "").check_alike(self.model, when)
 
     def _walk_epochs(self):
         try:
@@ -255,7 +261,7 @@ class BaseTrainer:
 
     def _save(self, names):
         self._check_loss()
-        processes.check_alike(self.model, f"At step {self.step}")
+        self._check_alike(f"At step {self.step}")
         self.saved_step = self.step
         state = trainer_state.state_of(self)
         if processes.is_main():

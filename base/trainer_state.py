@@ -5,7 +5,7 @@ import re
 import torch
 
 from base.base_data_loader import BaseDataLoader
-from utils import checkpoint, optim, processes, seeds
+from utils import checkpoint, imports, optim, processes, seeds
 from utils.errors import CheckpointError, ConfigError, shown
 from utils.util import as_plain, named
 
@@ -36,7 +36,10 @@ def state_of(trainer):
         "processes": processes.size(),
         "config": as_plain(trainer._parsed.config),
     }
-    return checkpoint.plain(content, lambda tensor, path: processes.whole(tensor))
+    if getattr(model, "saves_in_parts", False):
+        return imports.optional("extras.sharded", "parallel.args.sharded").written(content, trainer.checkpoint_dir)
+    content = checkpoint.plain(content, lambda tensor, path: processes.whole(tensor))
+    return model.gathered(content) if hasattr(model, "gathered") else content
 
 
 def restore(trainer, content, path):
@@ -86,8 +89,8 @@ def restore_rest(trainer, content, path):
         for name, average in trainer._averages().items():
             average.copy_(processes.laid_out(content["state_dict"][name], average))
     states = content.get("random", [])
-    if len(states) > processes.rank():
-        seeds.set_state(states[processes.rank()])
+    if len(states) > processes.process_number():
+        seeds.set_state(states[processes.process_number()])
 
 
 def _others(trainer):

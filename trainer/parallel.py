@@ -65,9 +65,8 @@ def ddp(model, device, sync_batchnorm=False, find_unused_parameters=False, stati
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if _is_alone("ddp"):
         return model.to(device)
-    return _ddp(
-        model.to(device), device, find_unused_parameters=find_unused_parameters, static_graph=static_graph, **more
-    )
+    how = {"find_unused_parameters": find_unused_parameters, "static_graph": static_graph, **more}
+    return _ddp(model.to(device), device, **how)
 
 
 def manual(model, device, **more):

@@ -33,6 +33,7 @@ class Stepper:
         self._averages = [weight.detach().clone() for weight in self._weights]
         self._precision = precision(amp, device)
         self._apart = getattr(model, "no_sync", nullcontext)  # DistributedDataParallel: gradients meet once an update
+        self._whole_norm = getattr(model, "whole_norm", lambda norm: norm)  # where processes have layers of their own
         self._share, self._first, self._last = 1.0, True, True
         self._planned, self._counted = 1, None
 
@@ -103,7 +104,9 @@ class Stepper:
             if self.clip_grad_norm is not None:
                 # Unscale before clipping: the limit is on true gradients, not on scaled ones.
                 self.scaler.unscale_(optimizer)
-                torch.nn.utils.clip_grad_norm_(_parameters(optimizer), self.clip_grad_norm)
+                moved = _parameters(optimizer)
+                norm = torch.nn.utils.get_total_norm([p.grad for p in moved if p.grad is not None])
+                torch.nn.utils.clip_grads_with_norm_(moved, self.clip_grad_norm, self._whole_norm(norm))
             self.scaler.step(optimizer)
         self.scaler.update()
         if self._averages:  # they move by 1 - ema_decay towards the weights; buffers are the model's

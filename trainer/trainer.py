@@ -110,7 +110,7 @@ class Trainer(BaseTrainer):
                 self._examples += total
                 bar.update(total)
                 if self.step == self.first_step:
-                    processes.check_alike(self.model, "After the first step")
+                    self._check_alike("After the first step")
                 if self._is_due("log_step"):
                     self._log_step(epoch, bar)
         self.batch = None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from utils import processes
+from utils import imports, processes
 from utils.errors import CheckpointError, SaveError, first_line
 from utils.util import replacing
 
@@ -175,6 +175,8 @@ def load(path, warn=lambda line: None):
         raise CheckpointError(f"{path.absolute()}: holds a {type(content).__name__}; a checkpoint is a dict.")
     if content.get("format", 0) > FORMAT:
         raise CheckpointError(f"{path.absolute()}: written by a newer version (format {content['format']}).")
+    if "parts" in content:
+        return imports.optional("extras.sharded", f"{path}, a checkpoint in parts,").opened(content, path)
     return content
 
 
@@ -217,6 +219,8 @@ def unwrapped(model):
             model = model.module
         elif "_orig_mod" in model._modules and type(model).__name__ == "OptimizedModule":
             model = model._modules["_orig_mod"]
+        elif hasattr(type(model), "wraps"):  # a wrapper of our own
+            model = model.wraps
         else:
             return model
 

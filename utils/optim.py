@@ -40,7 +40,7 @@ def load_state(optimizer, state):
     optimizer.load_state_dict(state)
     for parameter, kept in optimizer.state.items():
         for name, value in kept.items():
-            if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape:
+            if parameter.shape == getattr(value, "shape", None) != ():
                 value = processes.laid_out(value, parameter)
                 kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 

@@ -9,13 +9,13 @@ import time
 import uuid
 from datetime import timedelta
 from hashlib import sha256
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from utils.errors import Failure
 
-_BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}  # bytes of a number → whole numbers of them
 _one_batch = False  # whether all processes work on the same rows
 
 
@@ -52,7 +52,7 @@ def _of_this_attempt(store, number, count, timeout_seconds):
 
 def set_timeout(seconds):
     """How long from here on a process waits for the others before it gives up."""
-    if _count() > 1:
+    if process_count() > 1:
         change = getattr(
             dist, "set_timeout", dist.distributed_c10d._set_pg_timeout
         )  # torch < 2.14 has the second alone
@@ -61,16 +61,16 @@ def set_timeout(seconds):
 
 def leave():
     """After success: where one process failed, the others would be waited for in vain."""
-    if _count() > 1:
+    if process_count() > 1:
         dist.destroy_process_group()
 
 
-def _count():
+def process_count():
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def is_alone():
-    return _count() == 1
+    return process_count() == 1
 
 
 def share_rows():
@@ -81,16 +81,21 @@ def share_rows():
 
 def size():
     """Into how many shares the rows of a batch are dealt."""
-    return 1 if _one_batch else _count()
+    return 1 if _one_batch else process_count()
 
 
 def rank():
     """Which share is this process's."""
-    return dist.get_rank() if size() > 1 else 0
+    return process_number() if size() > 1 else 0
+
+
+def process_number():
+    """Which of all processes this one is, from 0."""
+    return dist.get_rank() if process_count() > 1 else 0
 
 
 def is_main():
-    return _count() == 1 or dist.get_rank() == 0
+    return process_number() == 0
 
 
 def sum_over_all(tensor):
@@ -102,7 +107,7 @@ def sum_over_all(tensor):
 
 def largest_of_all(*numbers):
     """The largest that any process has of each number, on every process."""
-    if _count() == 1:
+    if process_count() == 1:
         return list(numbers)
     largest = torch.tensor(numbers, dtype=torch.float64)
     dist.all_reduce(largest, dist.ReduceOp.MAX)
@@ -116,9 +121,9 @@ def any_of_all(flag):
 
 def from_main(make):
     """make() of the main process (any plain object), on every process; the Failure that it raises, all raise."""
-    if _count() == 1:
+    if process_count() == 1:
         return make()
-    holder = [None, None]
+    holder: list[Any] = [None, None]
     if is_main():
         try:
             holder[0] = make()
@@ -132,14 +137,14 @@ def from_main(make):
 
 def gather(value):
     """[every process's value], by rank, on every process."""
-    holder = [value] * _count()
-    if _count() > 1:
+    holder = [value] * process_count()
+    if process_count() > 1:
         dist.all_gather_object(holder, value)
     return holder
 
 
 def wait_for_all():
-    if _count() > 1:
+    if process_count() > 1:
         dist.barrier()
 
 
@@ -147,25 +152,6 @@ def share_buffers(model):
     """Give every process the main one's buffers, as the statistics of BatchNorm, which each counts for itself."""
     for buffer in model.buffers() if size() > 1 else ():
         dist.broadcast(buffer, src=0)
-
-
-@torch.no_grad()
-def check_alike(model, when):
-    """Failure where a parameter that each process holds whole is not the same, bit for bit, on all; `when`, in words."""
-    if size() == 1:
-        return
-    whole = {name: p for name, p in model.named_parameters() if not hasattr(p, "full_tensor")}
-    sums = [p.view(_BITS[p.element_size()]).sum() if not p.is_complex() else p.abs().sum() for p in whole.values()]
-    found = gather(dict(zip(whole, torch.stack(sums).tolist() if sums else ())))
-    for number, other in enumerate(found):
-        if different := [name for name in whole if found[0].get(name) != other.get(name)]:
-            why = (
-                f"{when} '{different[0]}' ({len(different)} of {len(whole)} parameters) is another on process {number}"
-            )
-            advice = (
-                "Build the same model on each, and call the one that the trainer was given, which averages gradients."
-            )
-            raise Failure(f"{why} than on process 0, so they don't train as one.\n{advice}")
 
 
 def whole(tensor):
@@ -178,6 +164,7 @@ def whole(tensor):
 
 def laid_out(tensor, like):
     """`tensor`, which every process has whole, as `like` lies: its own part of it, where that is in parts."""
+    tensor = tensor.read() if hasattr(tensor, "read") else tensor  # of a checkpoint in parts: now, and one at a time
     if not hasattr(like, "full_tensor"):
         return tensor
     from torch.distributed.tensor import distribute_tensor

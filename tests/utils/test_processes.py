@@ -42,7 +42,6 @@ def train(folder, criterion):
     from base import BaseDataLoader
     from parse_config import ConfigParser
     from trainer import Trainer, parallel
-    from utils import processes
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()

@@ -1,4 +1,4 @@
-"""Where each of several processes stands, told when one of them waits long for the others, or has lost one."""
+"""What goes wrong between several processes, found early and told: other weights, a long wait, a process that is gone."""
 
 import re
 import sys
@@ -7,19 +7,38 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from utils import processes
 from utils.errors import Failure, first_line
 
 PATIENCE_SECONDS = 60
+_BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}  # bytes of a number → whole numbers of them
 LOST = re.compile(r"gloo/|Gloo|NCCL|nccl|ProcessGroup|TCPStore|[Cc]onnection (closed|reset)|[Tt]imed out")
+
+
+@torch.no_grad()
+def check_alike(model, when):
+    """Failure where a parameter that each process has whole is not the same, bit for bit, on all; `when`, in words."""
+    whole = {name: p for name, p in model.named_parameters() if not hasattr(p, "full_tensor")}
+    sums = [p.flatten().view(_BITS.get(p.element_size(), torch.uint8)).sum() for p in whole.values()]
+    found = processes.gather(dict(zip(whole, torch.stack(sums).tolist() if sums else ())))
+    for number, other in enumerate(found):
+        if different := [name for name in whole if found[0].get(name) != other.get(name)]:
+            which = f"'{different[0]}' ({len(different)} of {len(whole)} parameters)"
+            why = f"{when} {which} is another on process {number} than on process 0: they don't train as one"
+            advice = (
+                "Build the same model on each, and call the one that the trainer is given, which averages gradients."
+            )
+            raise Failure(f"{why}.\n{advice}")
 
 
 @contextmanager
 def told(trainer, patience_seconds=PATIENCE_SECONDS):
     """Within the block each process notes every second where it stands, for the others to read; no step waits for it.
 
-    One that has not moved for so long, not a line, tells where all stand. A collective that failed, since another process
-    has gone or the time is up, is a Failure with the same words.
+    One that has not moved for so long, not a line, tells where all stand. A collective that failed, since another
+    process has gone or the time is up, is a Failure with the same words.
     """
     watch = _Watch(trainer, patience_seconds)
     watch.start()
@@ -42,7 +61,7 @@ class _Watch(threading.Thread):
         self.trainer, self.patience_seconds = trainer, patience_seconds
         self.main, self.store = threading.current_thread().ident, processes.notes()
         self.ended, self._seen, self._since = threading.Event(), None, time.monotonic()
-        self.store.set(self._key(processes.rank()), "at the start")
+        self.store.set(self._key(processes.process_number()), "at the start")
 
     def run(self):
         while not self.ended.wait(1):
@@ -65,12 +84,12 @@ class _Watch(threading.Thread):
         own = next((frame for frame in frames if "-packages" not in frame.f_code.co_filename), frames[0])
         where = f"{Path(own.f_code.co_filename).name}, line {own.f_lineno}, {own.f_code.co_name}"
         place = f"epoch {self.trainer.epoch + 1}, step {self.trainer.step + 1}: {where}, for {waited:.0f} s"
-        self.store.set(self._key(processes.rank()), place)
+        self.store.set(self._key(processes.process_number()), place)
         return waited
 
     def all_stands(self):
         """A line a process."""
-        keys = [self._key(number) for number in range(processes.size())]
+        keys = [self._key(number) for number in range(processes.process_count())]
         noted = [self.store.get(key).decode() if self.store.check([key]) else "not there yet" for key in keys]
         return "\n".join(f"process {number}: {place}" for number, place in enumerate(noted))
 
