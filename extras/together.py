@@ -1,4 +1,4 @@
-"""What goes wrong between several processes, found early and told: other weights, a long wait, a process that is gone."""
+"""What goes wrong between several processes, found early and told: other weights, a long wait, one that is gone."""
 
 import re
 import sys
@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from utils import processes
+from utils.checkpoint import unwrapped
 from utils.errors import Failure, first_line
 
 PATIENCE_SECONDS = 60
@@ -20,7 +21,7 @@ LOST = re.compile(r"gloo/|Gloo|NCCL|nccl|ProcessGroup|TCPStore|[Cc]onnection (cl
 @torch.no_grad()
 def check_alike(model, when):
     """Failure where a parameter that each process has whole is not the same, bit for bit, on all; `when`, in words."""
-    whole = {name: p for name, p in model.named_parameters() if not hasattr(p, "full_tensor")}
+    whole = {name: p for name, p in unwrapped(model).named_parameters() if not hasattr(p, "full_tensor")}
     sums = [p.flatten().view(_BITS.get(p.element_size(), torch.uint8)).sum() for p in whole.values()]
     found = processes.gather(dict(zip(whole, torch.stack(sums).tolist() if sums else ())))
     for number, other in enumerate(found):
