@@ -166,7 +166,7 @@ class ConfigParser(UserDict):
 
     @staticmethod
     def _home(name, module):
-        return module if module is not None else description.HOMES.get(name.partition(".")[0], "builtins")
+        return module if module is not None else description.homes().get(name.partition(".")[0], "builtins")
 
     def _judge(self, path):
         """What refuses objects at a dotted path that came with a checkpoint; None where the user gave it."""

@@ -103,7 +103,6 @@ class BaseTrainer:
         self._tell_loaders(self.start_epoch)
         if self._restored is not None:
             trainer_state.restore_rest(self, self._restored, self._parsed.resume)
-            self._restored = self._parsed.checkpoint = None  # memory that nobody needs any more
         elif processes.size() > 1:  # one seed made the same weights; from here each process draws its own dropout
             seeds.seed_everything(int(seeds.example_seeds(self._parsed.get("seed") or 0, 0, 1, processes.rank())[0]))
         self.saved_step, self.first_step = self.step, self.step + 1
@@ -112,6 +111,7 @@ class BaseTrainer:
             self.logger.info(f"Nothing left to do: {reason}.")
             return self.best_log
         self._begin()
+        self._restored = self._parsed.checkpoint = None  # memory that nobody needs any more
         try:
             with signals.watched(), self._stands_told():
                 self._walk_epochs()

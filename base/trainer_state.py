@@ -1,12 +1,12 @@
 """What of a trainer is saved and put back, and which changes of its config a resumed run can take."""
 
-import re
+from contextlib import suppress
 
 import torch
 
 from base.base_data_loader import BaseDataLoader
 from utils import checkpoint, imports, optim, processes, seeds
-from utils.errors import CheckpointError, ConfigError, shown
+from utils.errors import CheckpointError, shown
 from utils.util import as_plain, named
 
 OWN = ("model", "optimizer", "lr_scheduler")  # attributes with a place of their own in a checkpoint
@@ -44,8 +44,8 @@ def state_of(trainer):
 
 def restore(trainer, content, path):
     """Put the weights and the epoch back; `restore_rest` does what a subclass may bring only later."""
-    changes = trainer._parsed.changes
-    _refuse_what_can_not_change(changes, content, trainer._parsed)
+    if changes := trainer._parsed.changes:
+        imports.optional("extras.changes", f"a change of {changes[0][0]}").refuse(changes, content, trainer._parsed)
     for name, saved, now in changes:
         trainer.logger.info(f"changed  {name}: {shown(saved)} → {shown(now)}")
     checkpoint.load_weights(trainer.model, content.get("train_state_dict", content["state_dict"]), path)
@@ -63,10 +63,12 @@ def restore_rest(trainer, content, path):
     """What the subclass set after BaseTrainer's own __init__, and last the random numbers."""
     fresh = [dict(group) for optimizer in named(trainer.optimizer).values() for group in optimizer.param_groups]
     _restore(trainer.optimizer, content["optimizer"], "optimizer", path)
-    _apply_to_optimizers(trainer._parsed.changes, trainer, fresh)
+    if changes := trainer._parsed.changes:
+        imports.optional("extras.changes", f"a change of {changes[0][0]}").apply_to_optimizers(changes, trainer, fresh)
     schedule = getattr(trainer, "lr_scheduler", None)
     if schedule is not None and content.get("lr_scheduler") is not None:
-        _refuse_stretching(schedule, content["lr_scheduler"])
+        with suppress(imports.Missing):
+            imports.optional("extras.changes", "").refuse_stretching(schedule, content["lr_scheduler"])
         _restore(schedule, content["lr_scheduler"], "lr_scheduler", path)
     for name, value in _others(trainer).items():
         if name in content.get("objects", {}):
@@ -137,63 +139,3 @@ def _restore(value, state, name, path):
         for key, one in inner.items():
             _restore(one, state[key], f"{name}.{key}", path)
         value.load_state_dict({**state, **inner})
-
-
-_GO_ON = "Add lr_scheduler=null optimizer.args.lr=X to train on at a constant rate, or start a new run."
-_ANOTHERS = "the saved state is another one's. Set it back, or start a new run."
-_INSIDE = "the checkpoint stands inside an epoch. Set it back, or resume from a checkpoint-epochN.pth."
-_REFUSALS = (  # pattern of a dotted path, when its change is refused, why; the first that matches
-    (r".*\.(num_workers|pin_memory|prefetch_factor|persistent_workers|timeout)", "never", ""),  # change no number
-    (r"optimizer(\.\w+)?\.type|optimizer", "always", _ANOTHERS),
-    (r"lr_scheduler.*", "with a schedule", _ANOTHERS),
-    (r"optimizer.*\.args\.(lr|betas|momentum)", "scheduled", f"the schedule goes on and would overrule it. {_GO_ON}"),
-    (r"trainer\.overfit", "always", "the run is one on other data. Start a new one."),
-    (r"name|trainer\.save_dir", "continued", "the run goes on in its own folder. Set it back."),
-    (r"(data_loader|loss|metrics|seed|trainer\.len_epoch)(\..*)?", "inside an epoch", _INSIDE),
-)
-
-
-def _refuse_what_can_not_change(changes, content, config):
-    """ConfigError for a changed value that a resumed run could not act upon."""
-    schedule, saved = config.get("lr_scheduler"), content.get("config")
-    had_one = isinstance(saved, dict) and saved.get("lr_scheduler") is not None
-    holds = {
-        "never": False,
-        "always": True,
-        "with a schedule": schedule is not None,
-        "scheduled": schedule is not None and had_one and "ReduceLROnPlateau" not in str(schedule),
-        "continued": config.continues,
-        "inside an epoch": bool(content.get("counters", {}).get("position")),
-    }
-    for name, was, now in changes:
-        matching = [(when, why) for pattern, when, why in _REFUSALS if re.fullmatch(pattern, name)]
-        if matching and holds[matching[0][0]]:
-            raise ConfigError(f"{name}: {shown(was)} → {shown(now)}: {matching[0][1]}")
-
-
-def _refuse_stretching(schedule, state):
-    """ConfigError where a schedule that was shaped for one length of the run is to go on in another."""
-    for key, one in named(schedule).items():
-        saved = (state if key == "" else state[key]) or {}
-        for length in ("total_steps", "T_max"):
-            was, now = saved.get(length), getattr(one, length, None)
-            if was != now:
-                shape = f"{type(one).__name__} was shaped for {length}={was}; this run has {now}"
-                raise ConfigError(f"lr_scheduler: {shape}.\n{_GO_ON}")
-
-
-def _apply_to_optimizers(changes, trainer, fresh):
-    """A changed argument of an optimizer takes effect, though its saved state has overwritten it.
-
-    fresh: the parameter groups as they were made. Where the schedule was taken away, all arguments are put back, since
-    the schedule may have moved any.
-    """
-    everything = any(path == "lr_scheduler" and now is None for path, _, now in changes)
-    groups = [(name, group) for name, one in named(trainer.optimizer).items() for group in one.param_groups]
-    for (name, group), made in zip(groups, fresh):
-        prefix = f"optimizer.{name}.args.".replace("..", ".")
-        changed = {path[len(prefix) :] for path, _, _ in changes if path.startswith(prefix)}
-        for argument in made.keys() - {"params"} if everything else made.keys() & changed:
-            group[argument] = made[argument]
-        if "initial_lr" in group and (everything or "lr" in changed):
-            group["initial_lr"] = group["lr"]

@@ -3,8 +3,9 @@
 import importlib.util
 import inspect
 
+from extras import arguments
 from utils import objects
-from utils.description import HOMES
+from utils.description import homes
 from utils.errors import ConfigError, near, shown
 from utils.metrics import RESERVED
 from utils.nested import at, leaves, origin_of
@@ -28,10 +29,10 @@ class Examiner(objects.Maker):
 
     def examine(self, config):
         """Look at every object of the config, in the order of making; return the problems, a line each."""
-        self.trainer = objects.locate("Trainer", HOMES["trainer"], "trainer")
-        for section in HOMES:
+        self.trainer = objects.locate("Trainer", homes()["trainer"], "trainer")
+        for section in homes():
             if config.get(section) is not None:
-                self.make(config[section], HOMES[section], section, call=section not in objects.FUNCTIONS)
+                self.make(config[section], homes()[section], section, call=section not in objects.FUNCTIONS)
                 self.built[section] = UNMADE
         self.problems += [f"{self.place(path)}: {why}" for path, why in self._together(config)]
         return self.problems
@@ -52,12 +53,12 @@ class Examiner(objects.Maker):
         """Look at one object whose arguments were looked at."""
         section = path.partition(".")[0]
         if "args" in path.split("."):  # inside another object; a function there is bound, and called later
-            objects.check_arguments(found, (), kwargs, path, self.place, partly=not inspect.isclass(found))
+            arguments.check(found, (), kwargs, path, self.place, partly=not inspect.isclass(found))
             return UNMADE
         if inspect.isclass(found) and (why := _not_fit(found, section)):
             raise ConfigError(f"{self.place(path)}.type: {why}")
         args, given = self._given(found, section, kwargs)
-        objects.check_arguments(found, args, kwargs, path, self.place, given=given)
+        arguments.check(found, args, kwargs, path, self.place, given=given)
         self.found[path] = found
         return UNMADE
 
@@ -139,7 +140,7 @@ def show(config):
 
 def _not_fit(found, section):
     """Why a class can't be what its section wants, or nothing."""
-    base = BASES.get(HOMES[section])
+    base = BASES.get(homes()[section])
     if base and not issubclass(found, objects.locate(base, "builtins", section)):
         return f"{found.__name__} is no {base}. Derive it from that, or name another."
     has = {name for owner in found.__mro__[:-1] for name in vars(owner)}

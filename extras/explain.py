@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from utils.description import SECTIONS, spelt_out
+from utils.description import sections, spelt_out
 from utils.errors import Failure, first_line, shown
 
 ADVICE = (  # pattern in the error's text, what to do; the first that fits
@@ -54,7 +54,7 @@ def explained(error, trainer):
 
 def parts(config):
     """The objects that a config names, a line a section."""
-    lines = [(name, value) for name, value in spelt_out(config).items() if name in SECTIONS and value]
+    lines = [(name, value) for name, value in spelt_out(config).items() if name in sections() and value]
     return "\n".join(f"  {name:<18} {shown(value)}" for name, value in lines)
 
 

@@ -935,7 +935,7 @@ def test_shorthand_with_several_optimizers_asks_for_which(lab):
 
 def test_rooms_own_module_that_can_not_be_imported_is_told_as_a_users_is(lab, module, monkeypatch):
     module("broken_room", "def broken(:\n")
-    monkeypatch.setitem(description.HOMES, "arch", "broken_room")
+    monkeypatch.setitem(description.homes(), "arch", "broken_room")
     done = lab.train(toy.config(lab.saved, arch={"type": "Scripted", "args": {}}))
     assert done.code == 2 and "arch.type: importing 'broken_room' raised SyntaxError" in done.err
 

@@ -21,7 +21,7 @@ from test_suggestions import one_letter_wrong
 
 from extras import versions
 from utils import imports
-from utils.description import SECTIONS
+from utils.description import sections
 
 ONE_OF_EACH = {
     "name": "fuzz",
@@ -227,7 +227,7 @@ def is_at(line, path):
 def is_named(printed, mistake):
     """Whether a line says the mistake's section and the type or the arguments of its object."""
     section = mistake.places[0].partition(".")[0]
-    if section not in SECTIONS:
+    if section not in sections():
         return mistake.places[0] in printed
     found = mistake.config.get(section)
     several = isinstance(found, dict) and "type" not in found

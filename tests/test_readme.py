@@ -47,12 +47,12 @@ def loop():
 
 def table():
     """The description's keys: key, default, meaning."""
-    from utils.description import ABSENT, KEYS, REQUIRED
+    from utils.description import ABSENT, REQUIRED, every_key
 
     lines = ["| key | default | meaning |", "|---|---|---|"]
-    for key in KEYS:
-        default = "" if key.default is ABSENT else f"`{json.dumps(key.default)}`"
-        default = "required" if key.default is REQUIRED else default
+    for key in every_key():
+        default = "" if key.default == ABSENT else f"`{json.dumps(key.default)}`"
+        default = "required" if key.default == REQUIRED else default
         choices = f": {', '.join(f'`{word}`' for word in key.choices)}" if key.choices else ""
         lines.append(f"| `{key.path}` | {default} | {key.text}{choices} |")
     return "\n".join(lines) + "\n"

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from utils.description import ABSENT, INSIDE, KEYS, REQUIRED, SECTIONS, WORDS, keys_in, problems, with_defaults
+from utils.description import ABSENT, REQUIRED, every_key, keys_in, problems, sections, with_defaults, words_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = ROOT / "config.schema.json"
@@ -40,13 +40,13 @@ LIMITS = {">=": "minimum", ">": "exclusiveMinimum", "<=": "maximum", "<": "exclu
 SEVERAL = {  # objects by name
     "type": "object",
     "minProperties": 1,
-    "propertyNames": {"pattern": "^[^.]*$", "not": {"enum": [key.path for key in WORDS]}},
+    "propertyNames": {"pattern": "^[^.]*$", "not": {"enum": [key.path for key in words_of()]}},
 }
 
 
 def schema():
     """The JSON Schema (draft 2020-12) of a config file."""
-    top, trainer = ([key for key in KEYS if key.path.rpartition(".")[0] == section] for section in ("", "trainer"))
+    top, trainer = ([key for key in every_key() if key.path.rpartition(".")[0] == at] for at in ("", "trainer"))
     top = [key for key in top if key.kinds != "section"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -64,7 +64,7 @@ def schema():
         "additionalProperties": False,
         "if": {"required": ["extends"]},
         "else": {
-            "required": [*(key.path for key in top if key.default is REQUIRED), "trainer"],
+            "required": [*(key.path for key in top if key.default == REQUIRED), "trainer"],
             "properties": {
                 **{key.path: whole(key) for key in top if whole(key)},
                 "trainer": {
@@ -79,7 +79,7 @@ def schema():
         },
         "$defs": {
             "object": object_of(()),
-            **{section: object_of(keys) for section, keys in INSIDE.items()},
+            **{section: object_of(words_of(section)) for section in sections() if words_of(section)},
             "given": {"not": {"type": "null"}},
             "whole": {
                 "if": {"type": "object"},
@@ -110,14 +110,14 @@ def property_of(key):
         made |= {LIMITS[sign]: int(limit) for sign, limit in re.findall(r"([<>]=?) (\S+)", key.bounds)}
         types = list(dict.fromkeys([*(TYPES[kind]["type"] for kind in kinds), "null"]))
         return {**made, **(FOLDER if key.path == "trainer.save_dir" else {}), "type": types}
-    one = {"$ref": f"#/$defs/{key.path if key.path in INSIDE else 'object'}"}
+    one = {"$ref": f"#/$defs/{key.path if words_of(key.path) else 'object'}"}
     ways = {"object": one, "objects": {**SEVERAL, "additionalProperties": one}, "list": {"type": "array", "items": one}}
     return {**made, "anyOf": [*(ways[kind] for kind in kinds if kind in ways), {"type": "null"}]}
 
 
 def object_of(keys):
     """A bare name, or {"type", "args"} and these words."""
-    properties = {key.path: property_of(key) for key in (*WORDS, *keys)}
+    properties = {key.path: property_of(key) for key in (*words_of(), *keys)}
     inside = {"type": "object", "properties": properties, "additionalProperties": False}
     return {"anyOf": [{"type": "string"}, inside, {"type": "null"}]}
 
@@ -222,7 +222,7 @@ def test_a_complete_config_fits_the_schema():
     assert not refused(with_defaults(a_config()))
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key.path != "extends"], ids=lambda key: key.path)
+@pytest.mark.parametrize("key", [key for key in every_key() if key.path != "extends"], ids=lambda key: key.path)
 def test_the_schema_refuses_a_value_exactly_where_the_check_does(key):
     configs = {json.dumps(value): with_value(key.path, value) for value in values_for(key)}
     by_check = [value for value, config in configs.items() if found_by_check(config)]
@@ -234,7 +234,7 @@ def test_the_schema_refuses_a_value_exactly_where_the_check_does(key):
 PLACES = [
     (),
     ("trainer",),
-    *[(section,) for section in SECTIONS if section != "metrics"],
+    *[(section,) for section in sections() if section != "metrics"],
     ("metrics", 1),
     *[(section, "a") for section in ("valid_data_loader", "optimizer", "lr_scheduler")],
 ]
@@ -243,7 +243,7 @@ PLACES = [
 def with_objects(place):
     """A sound config with an object in every section; several by name in the one where `place` wants them."""
     one = {"type": "A", "args": {}}
-    config = a_config(**{section: dict(one) for section in SECTIONS}) | {"metrics": ["accuracy", dict(one)]}
+    config = a_config(**{section: dict(one) for section in sections()}) | {"metrics": ["accuracy", dict(one)]}
     if place[1:] == ("a",):
         config |= {"optimizer": {"a": dict(one), "b": "B"}, "lr_scheduler": {"a": dict(one)}}
         config["valid_data_loader"] = {"a": dict(one), "b": "B"}
@@ -307,7 +307,7 @@ def test_a_slip_is_refused_in_a_config_that_extends_another_too(changes):
     assert refused({"extends": "other.json", **changes})
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.path)
+@pytest.mark.parametrize("key", every_key(), ids=lambda key: key.path)
 def test_an_editor_finds_what_a_key_means_its_default_its_words_and_its_limits(key):
     found = json.loads(SCHEMA.read_text(encoding="utf-8"))
     for name in key.path.split("."):

@@ -14,7 +14,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from parse_config import ConfigParser
-from utils.description import HOMES, INSIDE, KEYS, SECTIONS, with_defaults
+from utils.description import every_key, homes, sections, with_defaults, words_of
 from utils.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,9 +56,9 @@ def renamed(holder, name, form):
 
 def keys():
     """(right name, wrong name, what is suggested) of every key, at the top and in `trainer`."""
-    for key in KEYS:
+    for key in every_key():
         section, _, name = key.path.rpartition(".")
-        others = [other.path.rpartition(".")[2] for other in KEYS if other.path.rpartition(".")[0] == section]
+        others = [other.path.rpartition(".")[2] for other in every_key() if other.path.rpartition(".")[0] == section]
         for form in one_letter_wrong(name, others if section else [*others, "trainer"]):
             config = a_config()
             renamed(config[section] if section else config, name, form)
@@ -67,8 +67,8 @@ def keys():
 
 def words():
     """The same of every word of an object, in every section."""
-    for section in SECTIONS:
-        known = ["type", "args", *(key.path for key in INSIDE.get(section, ()))]
+    for section in sections():
+        known = ["type", "args", *(key.path for key in words_of(section))]
         for name in known:
             for form in one_letter_wrong(name, known):
                 one = {"type": "A", "args": {}}
@@ -90,7 +90,7 @@ def public(home):
 def types():
     """The same of every class and function that a section's home defines."""
     for section in ("optimizer", "lr_scheduler", "arch", "loss", "metrics", "data_loader", "trainer"):
-        known = public(HOMES[section])
+        known = public(homes()[section])
         for name in known:
             for form in one_letter_wrong(name, known):
                 config = a_config()
@@ -104,7 +104,7 @@ def types():
 def arguments():
     """The same of every argument that the objects of the project's config take."""
     for section in ("data_loader", "arch", "optimizer", "lr_scheduler"):
-        made = getattr(importlib.import_module(HOMES[section]), a_config()[section]["type"])
+        made = getattr(importlib.import_module(homes()[section]), a_config()[section]["type"])
         taken = [*inspect.signature(made).parameters.values()]
         if section == "data_loader":  # what its **kwargs pass on
             taken += inspect.signature(DataLoader).parameters.values()

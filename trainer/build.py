@@ -69,8 +69,9 @@ def wrapped(config, made, device):
     """The model as the loop calls it, on its device: compiled, and in what `parallel` names."""
     if compile_with := config["trainer"]["compile"]:
         arguments, path = compile_with if isinstance(compile_with, dict) else {}, "trainer.compile"
-        objects.check_arguments(torch.compile, (made,), arguments, path, lambda p: config.place(p.replace(".args", "")))
-        objects.make(made.compile, (), arguments, path, config.place)  # in place: its weights keep their names
+        # What is wrong with the arguments is found by this one.
+        objects.make(torch.compile, (made,), arguments, path, lambda p: config.place(p.replace(".args", "")))
+        made.compile(**arguments)  # in place: its weights keep their names
     if config["n_gpu"] not in (None, 0, 1) and config["parallel"]["type"] == "auto" and processes.size() == 1:
         return parallel.data_parallel(made, device, config["n_gpu"])
     return config.init_obj("parallel", None, made, device)

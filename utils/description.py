@@ -1,6 +1,8 @@
-"""Every key that a config may have, once: the check, the defaults, the schema and the README's table come from here."""
+"""What a config may say, from keys.json: the check, the defaults, the schema and the README's table come from there."""
 
 import copy
+import functools
+import json
 import operator
 import os
 import re
@@ -61,87 +63,47 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, wh
     "name": ("a folder's name, short and without slashes,", _is_name),
     "anything": ("anything", lambda value: True),
 }
-_PARALLEL = {"type": "auto", "args": {}}
 BOUNDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
-WORDS = (  # of every object
-    Key("type", "text", REQUIRED, "a name in the section's own module, or a dotted path"),
-    Key("args", "args", {}, "what it is made with"),
-)
-INSIDE = {  # words of an object beside those
-    "optimizer": (Key("params", "text", "*", "a shell-style pattern of the parameters' names, as in `head.*`"),),
-    "lr_scheduler": (Key("interval", "text", "epoch", "when it is stepped", choices=("epoch", "step")),),
-    "parallel": (Key("timeout_seconds", "number", 1800, "that a process waits for the others", "> 0"),),
-    "loss": (Key("weight", "number", 1.0, "of this loss in the sum of several"),),
-    "metrics": (Key("name", "text", ABSENT, "what its number is called"),),
-}
-KEYS = (
-    Key("$schema", "text", ABSENT, "`config.schema.json`, by which editors complete and check"),
-    Key("extends", "text", ABSENT, "a config that this one changes; `null` removes, another `type` drops `args`"),
-    Key("name", "name", REQUIRED, "the experiment's name; runs go to `save_dir/name/run_id/`"),
-    Key("seed", "whole", 0, "of weights, dropout, the data's order and every example's transforms", ">= 0"),
-    Key("deterministic", "switch", False, "`torch.use_deterministic_algorithms`"),
-    Key("device", "text", "auto", "`auto`: the accelerator torch finds (CUDA, ROCm, MPS, XPU), else `cpu`; or a name"),
-    Key("parallel", "object", _PARALLEL, "over several devices, from `trainer/parallel.py`: `ddp`, `fsdp`, …"),
-    Key("n_gpu", "whole null", None, "older name: 0 is the CPU, more than 1 is `data_parallel`", ">= 0"),
-    Key("matmul_precision", "text", "highest", "of float32 products on GPUs", choices=("highest", "high", "medium")),
-    Key("cudnn_benchmark", "switch", False, "let cuDNN try for the fastest algorithm"),
-    Key("arch", "object", REQUIRED, "the model, from `model/model.py` or by dotted path"),
-    Key("data_loader", "object", REQUIRED, "the training data, from `data_loader/data_loaders.py` or by dotted path"),
-    Key("valid_data_loader", "object objects null", None, "validation data; names → several; else what is split off"),
-    Key("test_data_loader", "object null", None, "test data; without it, the training loader with `training=false`"),
-    Key("optimizer", "object objects", REQUIRED, "from `torch.optim`; names → several, each with `params`, a pattern"),
-    Key("lr_scheduler", "object objects null", None, "from `torch.optim.lr_scheduler`; `interval`: `epoch` or `step`"),
-    Key("loss", "object objects", REQUIRED, "from `model/loss.py`, or a class; names → several, each with `weight`"),
-    Key("metrics", "list", [], "from `model/metric.py`: functions (output, target), or objects; `name` renames"),
-    Key("trainer", "section", {}, "how it is trained:"),
-    Key("trainer.type", "text", "Trainer", "from `trainer/trainer.py` or by dotted path"),
-    Key("trainer.args", "args", {}, "more arguments of a Trainer of one's own"),
-    Key("trainer.epochs", "whole null", None, "epochs to train; this, `max_steps` or both are needed", ">= 1"),
-    Key("trainer.max_steps", "whole null", None, "steps (optimizer updates) to train; the first of both", ">= 1"),
-    Key("trainer.len_epoch", "whole null", None, "batches in an epoch, over as many passes as it takes", ">= 1"),
-    Key("trainer.save_dir", "text", "saved/", "where runs go"),
-    Key("trainer.save_period", "whole", 1, "epochs between kept checkpoints", ">= 1"),
-    Key("trainer.save_steps", "whole null", None, "steps between saves of `latest.pth` inside an epoch", ">= 1"),
-    Key("trainer.keep_last", "whole", 3, "kept checkpoints; 0 keeps all", ">= 0"),
-    Key("trainer.valid_period", "whole", 1, "epochs between validations", ">= 1"),
-    Key("trainer.valid_steps", "whole null", None, "steps between validations inside an epoch", ">= 1"),
-    Key("trainer.monitor", "monitor", "off", "`min val_loss`, `max val_accuracy`, …: what is best; or `off`"),
-    Key("trainer.early_stop", "whole null", 0, "validations without improvement that end the run; 0 never", ">= 0"),
-    Key("trainer.min_delta", "number", 0.0, "a smaller improvement is none", ">= 0"),
-    Key("trainer.verbosity", "whole", 2, "0 warnings, 1 a line an epoch, 2 everything", ">= 0"),
-    Key("trainer.log_step", "whole", 50, "steps between logged training values", ">= 1"),
-    Key("trainer.amp", "text", "off", "automatic mixed precision", choices=("off", "bf16", "fp16")),
-    Key("trainer.compile", "switch args", False, "`torch.compile` the model; or its arguments"),
-    Key("trainer.accumulate", "whole", 1, "batches in a step; `batch_size` × this is the effective batch", ">= 1"),
-    Key("trainer.clip_grad_norm", "number null", None, "largest norm of the gradients", "> 0"),
-    Key("trainer.ema_decay", "number null", None, "evaluate a moving average of the weights; its decay", "> 0 < 1"),
-    Key("trainer.channels_last", "switch", False, "memory format of images and convolutions; faster for most of them"),
-    Key("trainer.overfit", "whole null", None, "train and validate on so many batches, to see it learn", ">= 1"),
-    Key("trainer.tensorboard", "switch", True, "write TensorBoard files"),
-    Key("extra", "anything", ABSENT, "your own"),
-)  # fmt: skip
-HOMES = {  # where a section's bare names are looked for; in the order in which the sections are made
-    "data_loader": "data_loader.data_loaders",
-    "valid_data_loader": "data_loader.data_loaders",
-    "arch": "model.model",
-    "parallel": "trainer.parallel",
-    "loss": "model.loss",
-    "metrics": "model.metric",
-    "optimizer": "torch.optim",
-    "lr_scheduler": "torch.optim.lr_scheduler",
-    "trainer": "trainer.trainer",
-    "test_data_loader": "data_loader.data_loaders",  # which only test.py makes
-}
-SECTIONS = [name for name in HOMES if name != "trainer"]  # of objects alone
+_TABLE = Path(__file__).with_name("keys.json")  # the keys, and what else may stand in the objects of a section
+
+
+@functools.cache
+def _table():
+    return json.loads(_TABLE.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def every_key():
+    """Every Key, in the order of the README's table."""
+    return _keys(_table()["keys"])
+
+
+def words_of(section=None):
+    """The Keys of an object of a section; without one, those of every object."""
+    return _keys(_table()["of every object"] if section is None else _table()["of the objects of"].get(section, ()))
+
+
+def homes():
+    """{section: module in which its bare names are looked for}, in the order in which the sections are made."""
+    return _table()["homes"]
+
+
+def sections():
+    """Those of objects alone."""
+    return [name for name in homes() if name != "trainer"]
+
+
+def _keys(rows):
+    return tuple(Key(**{**row, "choices": tuple(row.get("choices", ()))}) for row in rows)
 
 
 def keys_in(path=""):
     """{name: Key} of what may stand at the top, in `trainer`, or in an object of a section."""
     section = path.partition(".")[0]
-    if section in SECTIONS:
-        keys = (*WORDS, *INSIDE.get(section, ())) if "args" not in path.split(".") else ()
-        return {key.path: key for key in keys}
-    return {key.path.rpartition(".")[2]: key for key in KEYS if key.path.rpartition(".")[0] == path}
+    if section in sections():
+        found = (*words_of(), *words_of(section)) if "args" not in path.split(".") else ()
+        return {key.path: key for key in found}
+    return {key.path.rpartition(".")[2]: key for key in every_key() if key.path.rpartition(".")[0] == path}
 
 
 def problems(config):
@@ -161,7 +123,7 @@ def _problems_in(path, holder, otherwise=""):
     for name, key in keys.items():
         if name in holder:
             found += _problems_of(key._replace(path=f"{prefix}{name}"), holder[name])
-        elif key.default is REQUIRED and f"'{name}'" not in "".join(unknown.values()):  # not misspelt, but missing
+        elif key.default == REQUIRED and f"'{name}'" not in "".join(unknown.values()):  # not misspelt, but missing
             found.append((f"{prefix}{name}", f"missing. {key.text[0].upper()}{key.text[1:]}."))
     return found
 
@@ -194,7 +156,7 @@ def _problems_inside(key, value):
     """What is wrong inside an object, or inside each in a list or dict of them."""
     names = key.path.split(".")
     wanted = list if key.kinds == "list" else dict
-    if names[0] not in SECTIONS or "args" in names or not isinstance(value, wanted):
+    if names[0] not in sections() or "args" in names or not isinstance(value, wanted):
         return []
     if wanted is dict and looks_like_object(value):
         return _problems_in(key.path, value)
@@ -233,7 +195,7 @@ def with_defaults(config):
     """The config, complete: each key that is left out has its default, each object is {"type", "args", …}."""
     trainer = config.get("trainer")
     filled = {**spelt_out(config), "trainer": dict(trainer) if isinstance(trainer, dict) else {}}
-    for key in KEYS:
+    for key in every_key():
         section, _, name = key.path.rpartition(".")
         if key.default not in (REQUIRED, ABSENT):
             (filled["trainer"] if section else filled).setdefault(name, copy.deepcopy(key.default))
@@ -242,7 +204,7 @@ def with_defaults(config):
 
 def spelt_out(config):
     """The config with {"type": NAME, "args": {}} wherever a section has a bare name, or leaves its args out."""
-    return {name: _spelt_out(value) if name in SECTIONS else value for name, value in config.items()}
+    return {name: _spelt_out(value) if name in sections() else value for name, value in config.items()}
 
 
 def _spelt_out(value):

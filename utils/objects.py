@@ -5,10 +5,11 @@ import importlib
 import inspect
 import os
 import types
+from contextlib import suppress
 from traceback import extract_tb
 
-from utils import trust
-from utils.errors import ArgumentError, CheckpointError, ConfigError, Failure, first_line, hint, near, shown
+from utils import imports, trust
+from utils.errors import ArgumentError, CheckpointError, ConfigError, Failure, first_line, near, shown
 
 ELSEWHERE = ("torch.nn", "data_loader.datasets")  # where a bare name is often meant to be found
 FUNCTIONS = ("loss", "metrics")  # of these sections a function is wanted itself, not what it returns
@@ -80,52 +81,6 @@ def attribute(holder, names, place):
     return holder
 
 
-def check_arguments(found, args, kwargs, path, place, partly=False, given=()):
-    """ConfigError that names every argument which `found` would not take, or lacks; `partly`: more come later.
-
-    path: where in the config the object stands. place(path): the words for it. given: names that the code will give.
-    """
-    parameters = parameters_of(found)
-    kinds = [parameter.kind for parameter in parameters.values()]
-    taken = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][: len(args)]
-    if len(taken) < len(args) and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        why = f"{name_of(found)} takes {len(taken)} arguments, and it is called with {len(args)}."
-        raise ConfigError(f"{place(path)}: {why}")
-    known, swallows, wrong = known_to(found), inspect.Parameter.VAR_KEYWORD in kinds, {}
-    if not swallows and (refused := [name for name in given if name not in known]):
-        why = f"{name_of(found)} does not take {', '.join(refused)}, which the code gives; add **kwargs to it."
-        raise ConfigError(f"{place(path)}: {why}")
-    taken += given
-    known = {name: parameter for name, parameter in known.items() if name not in taken}
-    for name, value in kwargs.items():
-        if name in taken:
-            wrong[name] = "is given by the code; leave it out."
-        elif name not in known and not (swallows and _may_be_swallowed(found, name, known)):
-            wrong[name] = f"{name_of(found)} has no such argument. {hint(name, known)}"
-        elif name in known and (wanted := _wanted(known[name], value)):
-            wrong[name] = f"{shown(value)} where {wanted} is wanted."
-    told = " ".join(wrong.values())  # an argument that was misspelt is not missing, too
-    for parameter in _named(parameters) if not partly else ():
-        name = parameter.name
-        if parameter.default is parameter.empty and name not in (*taken, *kwargs) and f"'{name}'" not in told:
-            wrong[name] = f"missing. {name_of(found)} needs it."
-    if wrong:
-        raise ConfigError("\n".join(f"{place(f'{path}.args.{name}')}: {why}" for name, why in wrong.items()))
-
-
-_SWITCHES = ("true", "false", "yes", "no", "on", "off", "none", "null")  # which would all count as true
-_WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
-
-
-def _wanted(parameter, value):
-    """What a parameter wants, by its annotation or its default, where it can't be this text or this fraction."""
-    kind = getattr(parameter.annotation, "__name__", parameter.annotation)
-    if isinstance(parameter.default, bool):
-        kind = "bool" if str(value).lower() in _SWITCHES else None
-    wrong = isinstance(value, str) or (isinstance(value, float) and kind == "int")
-    return _WANTED.get(kind) if wrong and not isinstance(parameter.default, str) else None
-
-
 def parameters_of(found):
     """{name: inspect.Parameter}; those of a function that takes anything for what has no signature."""
     try:
@@ -134,7 +89,7 @@ def parameters_of(found):
         return inspect.signature(lambda *args, **kwargs: None).parameters
 
 
-def _named(parameters):
+def with_names(parameters):
     return [p for p in parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
@@ -146,22 +101,14 @@ def known_to(found):
         parameters = {**own, **parameters}
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
             break
-    return {parameter.name: parameter for parameter in _named(parameters)}
-
-
-def _may_be_swallowed(found, name, known):
-    """Whether a **kwargs is there for this name; not if it is nearly that of an argument."""
-    makers = [vars(owner).get("__init__") for owner in found.__mro__] if inspect.isclass(found) else [found]
-    codes = [getattr(inspect.unwrap(maker), "__code__", None) for maker in makers if maker is not None]
-    if any(name in code.co_consts for code in codes if code is not None):  # as in kwargs.pop("name")
-        return True
-    return not near(name, known, cutoff=0.8)
+    return {parameter.name: parameter for parameter in with_names(parameters)}
 
 
 def make(found, args, kwargs, path, place, call=True):
     """Construct a class or call a function with the arguments; `call=False`: bind a function to them instead."""
     bind = not call and not inspect.isclass(found)
-    check_arguments(found, args, kwargs, path, place, partly=bind)
+    with suppress(imports.Missing):  # else what the constructor says has to do
+        imports.optional("extras.arguments", "").check(found, args, kwargs, path, place, partly=bind)
     if bind:
         return functools.partial(found, *args, **kwargs) if args or kwargs else found
     try:

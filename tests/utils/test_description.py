@@ -351,5 +351,5 @@ def test_every_key_is_used_somewhere():
         *(p for d in ("base", "logger", "trainer", "utils") for p in (ROOT / d).glob("*.py")),
     ]
     text = "\n".join(p.read_text(encoding="utf-8") for p in sources if p.name != "description.py")
-    names = [key.path.rpartition(".")[2] for key in description.KEYS if key.path != "extra"]
+    names = [key.path.rpartition(".")[2] for key in description.every_key() if key.path != "extra"]
     assert [name for name in names if not re.search(rf"""["'.]{re.escape(name)}["'.]""", text)] == []

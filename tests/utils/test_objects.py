@@ -8,6 +8,7 @@ import types
 import pytest
 import torch
 
+from extras import arguments
 from utils import objects
 from utils.errors import ArgumentError, CheckpointError, ConfigError
 
@@ -233,7 +234,7 @@ def test_an_argument_that_the_constructor_takes_out_of_its_kwargs_is_taken():
 
 
 def test_an_argument_of_a_base_that_is_not_passed_on_is_refused_before_it_is_constructed():
-    said = message(objects.check_arguments, Fixed, (), {"folder": "there"}, "arch", place)
+    said = message(arguments.check, Fixed, (), {"folder": "there"}, "arch", place)
     assert said == "config.json: arch.args.folder: Fixed has no such argument. It accepts size."
 
 
