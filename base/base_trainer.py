@@ -13,7 +13,7 @@ import torch
 from base import trainer_state
 from base.base_data_loader import BaseDataLoader
 from logger import TensorboardWriter, append_numbers, close_log, cut_numbers, line_of
-from utils import checkpoint, description, imports, inf_loop, optim, processes, runs, seeds, signals
+from utils import checkpoint, description, imports, inf_loop, optim, processes, runs, signals
 from utils.errors import Failure, Stopped
 from utils.objects import name_of
 from utils.util import as_plain
@@ -103,8 +103,7 @@ class BaseTrainer:
         self._tell_loaders(self.start_epoch)
         if self._restored is not None:
             trainer_state.restore_rest(self, self._restored, self._parsed.resume)
-        elif processes.size() > 1:  # one seed made the same weights; from here each process draws its own dropout
-            seeds.seed_everything(int(seeds.example_seeds(self._parsed.get("seed") or 0, 0, 1, processes.rank())[0]))
+        trainer_state.set_random(self, (self._restored or {}).get("random", []))
         self.saved_step, self.first_step = self.step, self.step + 1
         self._check_alike("At the start")
         if reason := self._finished():

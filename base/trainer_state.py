@@ -60,7 +60,7 @@ def restore(trainer, content, path):
 
 
 def restore_rest(trainer, content, path):
-    """What the subclass set after BaseTrainer's own __init__, and last the random numbers."""
+    """What the subclass set after BaseTrainer's own __init__."""
     fresh = [dict(group) for optimizer in named(trainer.optimizer).values() for group in optimizer.param_groups]
     _restore(trainer.optimizer, content["optimizer"], "optimizer", path)
     if changes := trainer._parsed.changes:
@@ -90,9 +90,16 @@ def restore_rest(trainer, content, path):
     with torch.no_grad():
         for name, average in trainer._averages().items():
             average.copy_(processes.laid_out(content["state_dict"][name], average))
-    states = content.get("random", [])
-    if len(states) > processes.process_number():
-        seeds.set_state(states[processes.process_number()])
+
+
+def set_random(trainer, states):
+    """Go on with the random numbers of this process; one that has none yet draws its own: one seed made the weights."""
+    number = processes.process_number()
+    if number < len(states):
+        seeds.set_state(states[number])
+    elif processes.size() > 1:
+        drawn = seeds.example_seeds(trainer._parsed.get("seed") or 0, trainer.step, 1, number)
+        seeds.seed_everything(int(drawn[0]))
 
 
 def _others(trainer):
