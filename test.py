@@ -53,7 +53,6 @@ def main(config, split="test"):
         about = {"checkpoint": config.resume.name, "epoch": content["epoch"], "split": split, "examples": examples}
         name = "test.json" if asked == "test" else f"test-{asked}.json"
         _report(config.get_logger("test"), config.resume.with_name(name), about, numbers)
-    processes.leave()
     return numbers
 
 

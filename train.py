@@ -25,7 +25,7 @@ def main(config, then=lambda trainer: trainer.train()):
     """
     config.check()
     from trainer import build
-    from utils import devices, processes
+    from utils import devices
 
     device = devices.start(config)
     data_loader = build.training(config)
@@ -37,9 +37,7 @@ def main(config, then=lambda trainer: trainer.train()):
     lr_scheduler = build.schedule(config, optimizer, data_loader)
     parts = (model, criterion, metrics, optimizer, config)
     more = {"device": device, "data_loader": data_loader, "valid_data_loader": valid_data_loader}
-    done = then(config.init_obj("trainer", None, *parts, **more, lr_scheduler=lr_scheduler))
-    processes.leave()
-    return done
+    return then(config.init_obj("trainer", None, *parts, **more, lr_scheduler=lr_scheduler))
 
 
 def parser():

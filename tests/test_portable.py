@@ -3,7 +3,6 @@
 import itertools
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import several

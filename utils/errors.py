@@ -89,6 +89,8 @@ def exit_code(main, *args, traceback=False):
     try:
         main(*args)
         sys.stdout.flush()
+        if "utils.processes" in sys.modules:  # whoever has joined others has imported it
+            sys.modules["utils.processes"].leave()
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever read what is printed has gone

@@ -1,0 +1,201 @@
+"""Faults that people have really met with several processes, each as a small run of two with the right outcome."""
+
+import json
+import os
+import random
+import shutil
+import sys
+from collections import Counter, OrderedDict
+
+import numpy as np
+import pytest
+import several
+import torch
+import toy
+from lab import history, load
+from torch import nn
+from torch.utils.data import Dataset
+
+import train
+from parse_config import ConfigParser
+from utils import processes
+from utils.errors import ConfigError
+
+HERE = "test_cases_of_several"
+
+
+class Drawn(Dataset):
+    """8 examples, each what the three libraries draw for it."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        drawn = [np.random.randint(1 << 20), random.randrange(1 << 20), int(torch.randint(1 << 20, ()))]
+        return torch.tensor(drawn, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+
+
+class Telling(nn.Linear):
+    """Notes what it is trained on."""
+
+    def __init__(self):
+        super().__init__(3, 1, dtype=torch.float64)
+
+    def forward(self, x):
+        if self.training:
+            toy.say(drawn=x.tolist())
+        return super().forward(x) * 0
+
+
+class Single(several.Net):
+    """In float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.float()
+
+    def forward(self, x):
+        return super().forward(x.float())
+
+
+class Noting(torch.optim.SGD):
+    """Keeps the gradients of its first step in the file FIRST."""
+
+    def step(self, closure=None):
+        if not os.path.exists(os.environ["FIRST"]):
+            torch.save([p.grad for group in self.param_groups for p in group["params"]], os.environ["FIRST"])
+        return super().step(closure)
+
+
+def run(folder, name, config, resume=None):
+    """Train; what the modules note goes into NAME-RANK.jsonl."""
+    os.environ["PROBE"] = str(folder / f"{name}-{processes.process_number()}.jsonl")
+    return train.main(ConfigParser({**config, "name": name}, resume=resume, run_id="run"))
+
+
+def noted(folder, name, key):
+    """[what a process has noted under the key] by process."""
+    files = sorted(folder.glob(f"{name}-*.jsonl"))
+    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    return [[line[key] for line in of_one if key in line and line.get("train", True)] for of_one in lines]
+
+
+def seen(folder, name):
+    """[{index of a row: how often it was trained on}] by step, over all processes."""
+    by_process = noted(folder, name, "x")
+    return [Counter(row for part in parts for row in part) for parts in zip(*by_process, strict=True)]
+
+
+def padded(folder):
+    """Five examples to validate on, of which a sampler that pads would count the last or the first twice."""
+    rows = toy.rows(5, [0.0, 0.0, 0.0, 0.0, 10.0], batch_size=2)
+    return toy.config(folder, valid_data_loader=rows, loss="toy.mean_target", trainer={"epochs": 1})
+
+
+def all_runs(folder):
+    """In one process and in two, but for what only two can do."""
+    run(folder, "two epochs", toy.config(folder, trainer={"epochs": 2}))
+    processes.wait_for_all()
+    kept = folder / "epoch1.pth"
+    if processes.is_main():
+        shutil.copy(folder / "two epochs" / "run" / "checkpoint-epoch1.pth", kept)
+    processes.wait_for_all()
+    run(folder, "resumed", toy.config(folder, trainer={"epochs": 2}), kept)
+    run(folder, "padded", padded(folder))
+    loader = {"type": "DataLoader", "args": {"dataset": {"type": f"{HERE}.Drawn"}, "batch_size": 4, "shuffle": True}}
+    drawing = {"arch": f"{HERE}.Telling", "data_loader": loader, "valid_data_loader": None}
+    run(folder, "drawn", toy.config(folder, **drawing, trainer={"epochs": 2, "monitor": "off"}))
+    os.environ["FIRST"] = str(folder / f"first-{processes.process_number()}.pth")
+    noting = {"arch": f"{HERE}.Single", "optimizer": {"type": f"{HERE}.Noting", "args": {"lr": 0.1}}}
+    run(folder, "float32", several.config(folder, **noting, lr_scheduler=None, trainer={"epochs": 1}))
+
+
+def in_two(folder):
+    all_runs(folder)
+    if processes.is_main():
+        shutil.copy(folder.parent / "one" / "padded" / "run" / "latest.pth", folder / "one.pth")
+    processes.wait_for_all()
+    run(folder, "from one", toy.config(folder, trainer={"epochs": 2}), folder / "one.pth")
+
+    def refuse():
+        raise ConfigError("said by the main process")
+
+    try:
+        processes.from_main(refuse)
+    except ConfigError as error:
+        (folder / f"refused-{processes.process_number()}").write_text(str(error))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """(runs of one process, the same runs of two)."""
+    made, threads = tmp_path_factory.mktemp("cases"), torch.get_num_threads()
+    one, two = made / "one", made / "two"
+    one.mkdir()
+    two.mkdir()
+    torch.set_num_threads(1)
+    before = dict(os.environ)
+    all_runs(one)
+    os.environ.clear()
+    os.environ.update(before)
+    torch.set_num_threads(threads)
+    several.together(2, sys.modules[__name__], "in_two", two)
+    return one, two
+
+
+def test_every_epoch_deals_every_row_once_and_in_another_order(folders):
+    steps = seen(folders[1], "two epochs")
+    assert steps[0] + steps[1] == steps[2] + steps[3] == Counter(map(float, range(8)))
+    assert steps[:2] != steps[2:]
+
+
+def test_two_processes_see_the_batches_of_one_in_their_order(folders):
+    assert seen(folders[1], "two epochs") == seen(folders[0], "two epochs")
+
+
+def test_resumed_run_sees_the_second_epoch_of_an_unbroken_one(folders):
+    assert seen(folders[1], "resumed") == seen(folders[1], "two epochs")[2:]
+
+
+def test_validation_counts_no_example_twice(folders):
+    for folder in folders:
+        (line,) = history(folder / "padded" / "run")
+        assert line["val_loss"] == 2.0
+
+
+def test_transforms_draw_in_two_processes_what_they_draw_in_one(folders):
+    one, two = ([row for of_one in noted(f, "drawn", "drawn") for part in of_one for row in part] for f in folders)
+    assert sorted(two) == sorted(one)
+    assert len({tuple(row) for row in one}) == 16
+
+
+def test_first_gradients_in_float32_are_those_of_one_process(folders):
+    one, *two = [load(path) for folder in folders for path in sorted(folder.glob("first-*.pth"))]
+    assert len(two) == 2
+    for gradients in two:
+        assert all(float((a - b).abs().max()) <= 1e-6 * float(a.abs().max()) + 1e-8 for a, b in zip(one, gradients))
+
+
+def test_keys_of_two_processes_carry_no_prefix(folders):
+    assert list(load(folders[1] / "padded" / "run" / "latest.pth")["state_dict"]) == ["w", "n"]
+
+
+def test_checkpoint_of_two_processes_is_tested_by_one(lab, folders):
+    done = lab.test(folders[1] / "padded" / "run" / "latest.pth", "--split", "val", config=padded(lab.saved))
+    assert (done.code, done.err, done.numbers) == (0, "", {"val_loss": 2.0})
+
+
+def test_checkpoint_with_prefixed_keys_is_tested(lab, folders, tmp_path):
+    content = load(folders[0] / "padded" / "run" / "latest.pth")
+    content["state_dict"] = OrderedDict((f"module.{key}", value) for key, value in content["state_dict"].items())
+    torch.save(content, tmp_path / "prefixed.pth")
+    done = lab.test(tmp_path / "prefixed.pth", "--split", "val", config=padded(lab.saved))
+    assert (done.code, done.err, done.numbers) == (0, "", {"val_loss": 2.0})
+
+
+def test_checkpoint_of_one_process_goes_on_in_two(folders):
+    assert load(folders[1] / "from one" / "run" / "latest.pth")["epoch"] == 2
+
+
+def test_what_the_main_process_refuses_all_refuse(folders):
+    assert [(folders[1] / f"refused-{i}").read_text() for i in (0, 1)] == ["said by the main process"] * 2
