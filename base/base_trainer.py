@@ -5,7 +5,7 @@ import math
 import shlex
 import time
 from abc import abstractmethod
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -105,24 +105,22 @@ class BaseTrainer:
             trainer_state.restore_rest(self, self._restored, self._parsed.resume)
         trainer_state.set_random(self, (self._restored or {}).get("random", []))
         self.saved_step, self.first_step = self.step, self.step + 1
-        self._check_alike("At the start")
+        imports.extra("together", "check_alike")(self.model, "At the start")
         if reason := self._finished():
             self.logger.info(f"Nothing left to do: {reason}.")
             return self.best_log
         self._begin()
         self._restored = self._parsed.checkpoint = None  # memory that nobody needs any more
         try:
-            with signals.watched(), self._stands_told():
+            with signals.watched(), imports.extra("together", "told", nullcontext)(self):
                 self._walk_epochs()
                 self._checkpoints.wait()
                 processes.wait_for_all()
             self._say_goodbye()
         except Exception as error:  # a traceback says where in the code; this says with what
             if not isinstance(error, Failure):
-                said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}"
-                with suppress(imports.Missing):
-                    said += ", " + imports.optional("extras.explain", "a better word").explained(error, self)
-                self.logger.error(said)
+                said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}, "
+                self.logger.error(said + imports.extra("explain", "explained", lambda *args: "told below")(error, self))
             raise
         finally:
             self.writer.close()
@@ -132,18 +130,6 @@ class BaseTrainer:
             runs.unlock(self.checkpoint_dir)
             close_log()
         return self.best_log
-
-    def _stands_told(self):
-        """The block in which a long wait for other processes says where each of them stands."""
-        with suppress(imports.Missing):
-            return nullcontext() if processes.is_alone() else imports.optional("extras.together", "").told(self)
-        return nullcontext()
-
-    def _check_alike(self, when):
-        """Failure where the processes don't train as one."""
-        with suppress(imports.Missing):
-            if processes.size() > 1:
-                imports.optional("extras.together", "").check_alike(self.model, when)
 
     def _walk_epochs(self):
         try:
@@ -260,7 +246,7 @@ class BaseTrainer:
 
     def _save(self, names):
         self._check_loss()
-        self._check_alike(f"At step {self.step}")
+        imports.extra("together", "check_alike")(self.model, f"At step {self.step}")
         self.saved_step = self.step
         state = trainer_state.state_of(self)
         if processes.is_main():

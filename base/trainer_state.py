@@ -1,7 +1,5 @@
 """What of a trainer is saved and put back, and which changes of its config a resumed run can take."""
 
-from contextlib import suppress
-
 import torch
 
 from base.base_data_loader import BaseDataLoader
@@ -67,8 +65,7 @@ def restore_rest(trainer, content, path):
         imports.optional("extras.changes", f"a change of {changes[0][0]}").apply_to_optimizers(changes, trainer, fresh)
     schedule = getattr(trainer, "lr_scheduler", None)
     if schedule is not None and content.get("lr_scheduler") is not None:
-        with suppress(imports.Missing):
-            imports.optional("extras.changes", "").refuse_stretching(schedule, content["lr_scheduler"])
+        imports.extra("changes", "refuse_stretching")(schedule, content["lr_scheduler"])
         _restore(schedule, content["lr_scheduler"], "lr_scheduler", path)
     for name, value in _others(trainer).items():
         if name in content.get("objects", {}):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import os
 
 from extras import arguments
 from utils import objects
@@ -134,7 +135,7 @@ def show(config):
     config.check()
     rows = [(path, shown(value)) for path, value in leaves(config.config)]
     wide, most = max(len(path) for path, _ in rows), max(len(value) for _, value in rows)
-    for path, value in rows:
+    for path, value in rows if os.environ.get("RANK", "0") == "0" else ():
         print(f"{path:<{wide}}  {value:<{min(most, 24)}}  {origin_of(config.origins, path) or 'default'}")
 
 

@@ -118,7 +118,9 @@ def _blocks(model, wrap):
         lists = [child for m in model.modules() if isinstance(m, torch.nn.ModuleList) for child in m]
         found = lists or list(model.children())
     else:
-        found = [modules[name] for pattern in wrap for name in matching(modules, pattern, "wrap", "module")]
+        found = [
+            modules[name] for pattern in wrap for name in matching(modules, pattern, "parallel.args.wrap", "module")
+        ]
     own = [module for module in found if any(True for _ in module.parameters())]
     return [module for module in reversed(list(model.modules())) if any(module is one for one in own)]
 

@@ -4,7 +4,6 @@ import copy
 import itertools
 import math
 import time
-from contextlib import suppress
 
 from base import BaseTrainer
 from base.base_trainer import EndOfRun
@@ -94,8 +93,7 @@ class Trainer(BaseTrainer):
         self._waited, self._examples = 0.0, 0
         row = self._row(epoch)
         if self.step == 0 and self.device.type == "cuda":  # which does not say what is wrong with a label
-            with suppress(imports.Missing):
-                imports.optional("extras.explain", "the first batch").watch_labels(self)
+            imports.extra("explain", "watch_labels")(self)
         with self._progress(epoch) as bar:
             while window := list(itertools.islice(row, self.settings["accumulate"])):
                 self._between_updates(epoch)
@@ -110,7 +108,7 @@ class Trainer(BaseTrainer):
                 self._examples += total
                 bar.update(total)
                 if self.step == self.first_step:
-                    self._check_alike("After the first step")
+                    imports.extra("together", "check_alike")(self.model, "After the first step")
                 if self._is_due("log_step"):
                     self._log_step(epoch, bar)
         self.batch = None

@@ -48,5 +48,12 @@ def optional(name, wanted_by, package=None):
         raise Missing(f"{wanted_by} wants {what}.") from None
 
 
+def extra(module, function, otherwise=lambda *args: None):
+    """A function of a module of extras/; where that was deleted, `otherwise`."""
+    with suppress(Missing):
+        return getattr(optional(f"extras.{module}", ""), function)
+    return otherwise
+
+
 def known():
     return NOTE.read_text(encoding="utf-8").splitlines() if NOTE.exists() else []
