@@ -52,7 +52,7 @@ def test_default_config_learns_on_a_gpu(lab, words):
 
 @one
 def test_run_resumed_on_a_gpu_has_every_bit_of_an_unbroken_one(lab):
-    words = (*SHORT, "deterministic=true")
+    words = (*SHORT, "deterministic=true", "lr_scheduler=null")
     lab.train(CONFIG, *words, f"trainer.save_dir={lab.saved}/whole", "--run-id", "run")
     lab.train(CONFIG, *words, f"trainer.save_dir={lab.saved}/parts", "--run-id", "run", "trainer.max_steps=30")
     resumed = lab.resume(lab.saved / "parts" / "mnist" / "run" / "latest.pth", "trainer.max_steps=null")
