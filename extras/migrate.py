@@ -4,8 +4,7 @@ Reads the fork and runs nothing of it before the last step, which imports what i
 """
 
 import ast
-import json
-import os
+import filecmp
 import re
 import shutil
 import subprocess
@@ -13,31 +12,21 @@ import sys
 from pathlib import Path
 
 from base.base_trainer import OLDER_NAMES
-from extras.sources import DEFINITION, IMPORT, Source, Sources, attributes, names, own_functions
+from extras.sources import IMPORT, Source, attributes, exports, names, own_functions
 from utils.errors import ConfigError
 from utils.imports import ROOT
 
 CORE = ("base", "logger", "utils", "extras", "parse_config.py", "requirements.txt", ".gitignore")
-NOT_OF_EXTRAS = ("migrate.py", "sources.py", "template_functions.txt")
 PARSER, OTHER_PARSER = "parse_config.py", "utils/parse_config.py"  # where some forks keep theirs
-LOGGER_CONFIG = "logger_config.json"  # read by the template's logger alone
-MERGED = ("requirements.txt", ".gitignore")
-LEFT_FOLDERS = {".git", "__pycache__", "saved", "wandb", ".venv", "venv", ".ipynb_checkpoints", ".pytest_cache"}
-LEFT_FILES = re.compile(r".*\.(pth|pt|ckpt|pyc)")
+PARSER_CALL = re.compile(r"(?<!class )\bConfigParser(?=\(\w+(,\s*[^,=]+)?\))")  # with one argument or two, by position
+LEFT = re.compile(r"\.git|__pycache__|saved|wandb|\.?venv|\.ipynb_checkpoints|\.pytest_cache|.*\.(pth|pt|ckpt|pyc)")
 MOST_BYTES = 50 * 2**20
 OPENS = """
 
 # Added: a checkpoint that holds the parser opens with a plain torch.load, as a dict of its sections.
-def _sections_of(parser):
-    from collections import OrderedDict
+from utils.util import as_plain  # noqa: E402
 
-    from utils.util import as_plain
-
-    sections = next(value for value in vars(parser).values() if isinstance(value, dict) and "trainer" in value)
-    return OrderedDict, (list(as_plain(sections).items()),)
-
-
-ConfigParser.__reduce__ = _sections_of
+ConfigParser.__reduce__ = lambda parser: as_plain(parser.config).__reduce__()
 """
 READS = """
 
@@ -48,234 +37,174 @@ import torch  # noqa: E402
 _kinds = [type(numpy.dtype(kind)) for kind in "fdilqbB?"]
 torch.serialization.add_safe_globals([numpy.dtype, numpy.float64(0).__reduce__()[0], *_kinds])
 """
-TO_DEVICE = (
-    "moved the model to its device, the core's does not: in the script, model = model.to(device) before the optimizer."
-)
 
 
 class Move:
     """One fork on its way into one folder, and what is to be told of it."""
 
-    def __init__(self, fork, folder, keep_base):
-        self.fork, self.folder, self.keep_base = fork, folder, keep_base
-        self.changed_parser = False
+    def __init__(self, fork, folder):
+        self.fork, self.folder = fork, folder
         self.known = set((ROOT / "extras" / "template_functions.txt").read_text().split())
-        self.told = {"Carried over": {}, "Changed": {}, "Left to do": {}, "Not copied": {}}
+        self.theirs = {}  # {dotted name: Source} of the fork
+        self.gone = set()  # what the fork's BaseTrainer gave its heirs, and the core's does not
+        self.told = {}  # {(section, path, what): numbers of lines}
 
-    def tell(self, section, path, what, line=None):
-        lines = self.told[section].setdefault((path, what), [])
-        lines += [line] if line is not None and line not in lines else []
+    def tell(self, section, path, what, *lines):
+        self.told.setdefault((section, path, what), set()).update(lines)
+
+    def append(self, path, text):
+        with open(self.folder / path, "a", encoding="utf-8") as file:
+            file.write(text)
 
     def copy(self):
-        """Copy the core, then what of the fork lies elsewhere; {path in the fork: whether the core has its own}."""
-        ignored = shutil.ignore_patterns("__pycache__", *NOT_OF_EXTRAS)
-        kept = self._kept() if self.keep_base else []
-        for name in CORE:
-            if (ROOT / name).is_file() and name not in kept:
-                shutil.copy2(ROOT / name, self.folder / name)
-            elif name not in kept:
-                shutil.copytree(ROOT / name, self.folder / name, ignore=ignored)
+        """Copy the fork, and read its modules."""
+        shutil.copytree(self.fork, self.folder, ignore=self._left, dirs_exist_ok=True)
+        for path in sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.py")):
+            try:
+                source = Source(self.folder, path)
+                self.theirs[source.module] = source
+            except (SyntaxError, ValueError) as error:
+                self.tell("Left to do", path, f"can't be read by this Python: {error}")
+
+    def _left(self, here, found):
+        """Of the names in a folder of the fork, those that are not copied."""
+        left = []
+        for path in (Path(here, name) for name in sorted(found)):
+            is_here = path.is_file() or (path.is_dir() and not path.is_symlink())
+            if LEFT.fullmatch(path.name) or not is_here or path.lstat().st_size > MOST_BYTES:
+                left.append(path.name)
+                if path.name not in (".git", "__pycache__"):
+                    here_in = path.relative_to(self.fork).as_posix()
+                    self.tell("Not copied", here_in, "of runs or of tools, a checkpoint, a link, or above 50 MiB.")
+        return left
+
+    def lay(self, keep_base):
+        """Lay the core over the copy, but for what is kept of the fork's own: its base, a parser that it changed."""
+        parsers = [source for source in self.theirs.values() if source.path in (PARSER, OTHER_PARSER)]
+        changed = [s.path for s in parsers if own_functions(s.definitions.get("ConfigParser"), self.known)]
+        kept = {"base/__init__.py": READS, **dict.fromkeys(changed, OPENS)} if keep_base else {}
+        ignored = shutil.ignore_patterns("__pycache__", "migrate.py", "sources.py", "template_functions.txt")
+        for path in (path for path in CORE if not kept.keys() & {path, f"{path}/__init__.py"}):
+            if (ROOT / path).is_dir():
+                shutil.copytree(ROOT / path, self.folder / path, ignore=ignored, dirs_exist_ok=True)
+            else:
+                shutil.copy2(ROOT / path, self.folder / path)
         shutil.copy2(ROOT / "LICENSE", self.folder / "LICENSE-core")
-        self.tell("Changed", "LICENSE-core", "the licence of the core's files.")
-        if (self.fork / OTHER_PARSER).exists() and OTHER_PARSER not in kept:
+        if OTHER_PARSER not in kept and (self.fork / OTHER_PARSER).exists():
             (self.folder / OTHER_PARSER).write_text("from parse_config import ConfigParser  # noqa: F401\n")
             self.tell("Changed", OTHER_PARSER, "hands on the core's ConfigParser.")
-        found = {}
-        for path in self._files():
-            there = self.folder / path
-            found[path] = there.exists() and path not in ("pyproject.toml", *MERGED)
-            if path in MERGED:
-                self._merge(path)
-            elif not found[path]:
-                there.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(self.fork / path, there)
-            elif not path.endswith(".py"):
-                self.tell("Not copied", path, "the core has a file of this name.")
-            added = OPENS if path in kept else READS if path == "base/__init__.py" and self.keep_base else ""
-            if added:
-                with open(there, "a", encoding="utf-8") as file:
-                    file.write(added)
-                self.tell("Changed", path, "kept as it is; for its checkpoints to open with a plain torch.load.")
-        return found
-
-    def _kept(self):
-        """What of the core the fork's own stands for: its base/, and a ConfigParser that it has changed."""
-        for path in (PARSER, OTHER_PARSER):
-            if (self.fork / path).is_file():
-                node = Source(self.fork, path).definition("ConfigParser")
-                self.changed_parser = node is not None and bool(own_functions(node, self.known))
-                return ["base", path] if self.changed_parser else ["base"]
-        return ["base"]
-
-    def _files(self):
-        """Paths of the fork's files, but for those that are left where they are."""
-        for here, folders, files in os.walk(self.fork):
-            below = Path(here).relative_to(self.fork)
-            for name in [name for name in folders if name in LEFT_FOLDERS or (Path(here) / name).is_symlink()]:
-                folders.remove(name)
-                if name not in (".git", "__pycache__"):
-                    self.tell("Not copied", (below / name).as_posix(), "a folder of runs or of tools, or a link.")
-            for name in sorted(files):
-                path, size = (below / name).as_posix(), os.lstat(os.path.join(here, name)).st_size
-                left = LEFT_FILES.fullmatch(name) or (name == LOGGER_CONFIG and not self.changed_parser)
-                if left or size > MOST_BYTES or not os.path.isfile(os.path.join(here, name)):
-                    why = (
-                        "the template's own logger alone reads it."
-                        if name == LOGGER_CONFIG
-                        else f"{size / 2**20:,.1f} MiB."
-                    )
-                    self.tell("Not copied", path, why)
-                else:
-                    yield path
+        for path in (path for path in ("requirements.txt", ".gitignore") if (self.fork / path).exists()):
+            self._merge(path)
+        sources = self.theirs.values()
+        self.copied = [s for s in sources if filecmp.cmp(self.fork / s.path, self.folder / s.path, shallow=False)]
+        self.replaced = [s for s in sources if s not in self.copied]
+        for path, added in kept.items():
+            self.append(path, added)
+            self.tell("Changed", path, "added to, for the checkpoints of what is kept to open with a plain torch.load.")
 
     def _merge(self, path):
-        """Our lines, then the fork's; of a package that both name, ours."""
-        package = re.compile(r"[\w.-]+")
+        """Behind the core's lines, put the fork's; of a package that both name, the core's stays."""
+        package = re.compile(r"[\w.-]+|.*")
         ours, theirs = ((at / path).read_text(encoding="utf-8-sig").splitlines() for at in (ROOT, self.fork))
-        named = {found[0].lower() for line in ours if (found := package.match(line))}
-        new = [line for line in theirs if line not in ours and (package.match(line) or [line])[0].lower() not in named]
-        (self.folder / path).write_text("\n".join([*ours, *new, ""]), encoding="utf-8")
+        named = {package.match(line)[0].lower() for line in ours}
+        new = [line for line in theirs if package.match(line)[0].lower() not in named]
+        self.append(path, "".join(f"{line}\n" for line in new))
         self.tell("Changed", path, f"the core's lines, and {len(new)} of the fork's.")
 
-    def read(self, found):
-        """Read both sides before anything is carried, and who of the fork takes what from whom."""
-        self.theirs = Sources(self.fork, [path for path in found if path.endswith(".py")])
-        self.ours = Sources(self.folder, [p.relative_to(self.folder).as_posix() for p in self.folder.rglob("*.py")])
-        self.replaced = [source for source in self.theirs.values() if found[source.path]]
-        self.copied = [source for source in self.theirs.values() if not found[source.path]]
-        for path, error in self.theirs.unread.items():
-            self.tell("Left to do", path, f"can't be read by this Python: {error}")
-        self.wanted = set()
+    def wanted(self):
+        """(module that binds it, name) of what the fork's own modules import; of a star, what they use."""
         for source in self.copied:
-            free = names(source.tree) - source.bound.keys()
             for module, name in source.taken():
-                there = self.theirs.exports(module)
-                taken = free & there.keys() if name == "*" else {name} & there.keys()
-                self.wanted |= {(by, one) for one in taken for by in (module, there[one])}
+                there = exports(self.theirs, module)
+                taken = names(source.tree) - source.bound.keys() if name == "*" else {name}
+                yield from ((there[one], one) for one in taken & there.keys())
 
-    def carry(self, source):
+    def carry(self, source, core, wanted):
         """Give the core's file, in the place of one of the fork's, the names that only that had."""
-        there, missing = self.ours[source.module], {}
-        for name, by in self.theirs.exports(source.module).items():
+        missing = {}
+        for name, by in sorted(exports(self.theirs, source.module).items()):
             # In a file of the fork's alone: its class stands in the place of the core's.
             own_base = source.module == "base" and self.theirs[by] in self.copied
-            if (name in there.bound and not own_base) or not self._matters(source, by, name):
+            is_missed = (by, name) in wanted or self.theirs[by].makes(name, self.known)
+            if not is_missed or (name in core.bound and not own_base):
                 continue
-            if f"{source.module}.{name}" in self.ours and by != source.module + "." + name:
+            if by != f"{source.module}.{name}" and ROOT.joinpath(*source.module.split("."), f"{name}.py").exists():
                 self.tell("Left to do", source.path, f"{name} is a module of the core; the fork's has to be renamed.")
-                continue
-            missing.setdefault(by, []).append(name)
-        lines = []
+            else:
+                missing.setdefault(by, []).append(name)
         for by, carried in missing.items():
-            carried.sort()
-            target = self._slice(source, carried) if by == source.module else by
-            lines.append(f"from {target} import {', '.join(carried)}  # noqa: E402, E501, F401, I001")
-            lines += [f"__all__ += {json.dumps(carried)}  # noqa: E501"] if "__all__" in there.bound else []
-            self.tell("Carried over", source.path, f"{', '.join(carried)}, from {target}.")
-        if lines:
-            with open(self.folder / source.path, "a", encoding="utf-8") as file:
-                file.write("\n".join(["", "# Carried over from the fork.", *lines, ""]))
+            target, listed = by, ", ".join(carried)
+            if by == source.module:
+                path = Path(source.path).with_name(f"carried_{source.module.rpartition('.')[2]}.py")
+                (self.folder / path).write_text(source.without(core, carried), encoding="utf-8")
+                target = ".".join(path.with_suffix("").parts)
+            line = f"from {target} import {listed}  # noqa: E402, E501, F401, I001"
+            self.append(source.path, f"\n# Carried over from the fork.\n{line}\n")
+            if "__all__" in core.bound:
+                self.append(source.path, f"__all__ += {carried}  # noqa: E501\n")
+            self.tell("Carried over", source.path, f"{listed}, from {target}.")
 
-    def _matters(self, source, by, name):
-        """Whether a name is to be had: one that is taken from here, or that the fork made up."""
-        if {(source.module, name), (by, name)} & self.wanted:
-            return True
-        nodes = self.theirs[by].bound[name]
-        if name.startswith("_") or any(isinstance(node, (*IMPORT, ast.If, ast.Try)) for node in nodes):
-            return False
-        definitions = [node for node in nodes if isinstance(node, DEFINITION)]
-        return not definitions or any(own_functions(node, self.known) for node in definitions)
-
-    def _slice(self, source, carried):
-        """Write what binds these names, with all that it needs, into a new module; return that one's name."""
-        path = Path(source.path).parent / f"carried_{source.module.rpartition('.')[2]}.py"
-        (self.folder / path).write_text(source.excerpt(carried, self.ours[source.module]), encoding="utf-8")
-        for node in source.tree.body:
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                what = f"`{ast.unparse(node)}` ran at import, and no longer does."
-                self.tell("Left to do", source.path, what, node.lineno)
-        return path.with_suffix("").as_posix().replace("/", ".")
-
-    def compare(self, source):
+    def compare(self, source, core):
         """Tell what the fork has defined differently in a file that the core replaces."""
-        there = self.ours["parse_config" if source.path == OTHER_PARSER else source.module]
-        for node, what in source.differences(there, self.known):
-            is_core = source.module.startswith("base") or source.path in (PARSER, OTHER_PARSER)
-            advice = " Or keep the fork's own: --keep-base." if is_core else ""
-            self.tell("Left to do", source.path, what + advice, node.lineno)
-        trainer = source.definition("BaseTrainer")
-        if trainer is not None and re.search(r"model\.to\(self\.device\)", source.text):
-            self.tell("Left to do", source.path, f"BaseTrainer {TO_DEVICE}", trainer.lineno)
+        for line, what in source.differences(core, self.known):
+            self.tell("Left to do", source.path, what, line)
+        if "BaseTrainer" in source.definitions.keys() & core.definitions.keys():
+            theirs, ours = (attributes(of.definitions["BaseTrainer"]) for of in (source, core))
+            self.gone = theirs - ours - OLDER_NAMES.keys()
 
     def look(self, source):
-        """Tell of lines in the fork's own code that won't do, and change those that certainly can't run."""
-        for line, what in source.doubtful():
+        """Tell of lines in the fork's own code that won't do; change calls of a parser that read the command line."""
+        for line, what in source.doubtful(self.gone):
             self.tell("Left to do", source.path, what, line)
-        edits = []  # (line, column in bytes) of what gets .from_args behind it
-        old, new = (of.definition("base.base_trainer", "BaseTrainer") for of in (self.theirs, self.ours))
-        gone = attributes(old) - attributes(new) if old is not None and new is not None else set()
-        for node in source.on_self(gone - OLDER_NAMES.keys()):
-            what = f"self.{node.attr} was BaseTrainer's, and no longer is there; set it in __init__."
-            self.tell("Left to do", source.path, what, node.lineno)
-        for node in source.calls("ConfigParser") if self.theirs.parser_reads_arguments() else ():
-            if node.keywords or len(node.args) > 2:
-                what = "ConfigParser(…) read the command line; write ConfigParser.from_args(args, options)."
-                self.tell("Left to do", source.path, what, node.lineno)
-            else:
-                edits.append((node.lineno, node.func.end_col_offset))
-        lines = source.text.split("\n")
-        for line, column in sorted(edits, reverse=True):
-            self.tell("Changed", source.path, "ConfigParser.from_args(…) in the place of ConfigParser(…).", line)
-            text = lines[line - 1].encode()
-            lines[line - 1] = (text[:column] + b".from_args" + text[column:]).decode()
-        if edits:
-            (self.folder / source.path).write_text("\n".join(lines), encoding="utf-8")
+        lines = [source.text.count("\n", 0, call.start()) + 1 for call in PARSER_CALL.finditer(source.text)]
+        if lines and any(
+            "ConfigParser" in of.definitions and "def __init__(self, args," in of.text for of in self.replaced
+        ):
+            changed = PARSER_CALL.sub("ConfigParser.from_args", source.text)
+            (self.folder / source.path).write_text(changed, encoding="utf-8")
+            self.tell("Changed", source.path, "ConfigParser.from_args(…) in the place of ConfigParser(…).", *lines)
 
     def try_imports(self):
-        """Import what each training script imports at its top; yield a line on each."""
+        """Import what each training script imports at its top, and tell how that went."""
         for source in (source for source in self.copied if re.fullmatch(r"train\w*\.py", source.path)):
             code = "\n".join(ast.unparse(node) for node in source.tree.body if isinstance(node, IMPORT))
             words = [sys.executable, "-B", "-c", code]
             done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, errors="replace")
             why = done.stderr.strip().rpartition("\n")[2]
-            yield f"{source.path}: " + ("its imports work." if done.returncode == 0 else f"no import: {why}")
+            self.tell("Tried", source.path, f"no import: {why}" if done.returncode else "its imports work.")
 
-    def report(self, tried):
+    def report(self):
         """The text of MOVED.md."""
-        parts = ["# Moved", f"From {self.fork}. Line numbers are those of the fork's files."]
-        for section, told in self.told.items():
-            lines = [
-                f"- {path}{':' if at else ''}{', '.join(map(str, sorted(at)))}: {what}"
-                for (path, what), at in told.items()
-            ]
+        parts = ["# Moved", f"From {self.fork}. Line numbers are the fork's. --keep-base keeps base/ and its parser."]
+        for section in ("Carried over", "Changed", "Left to do", "Not copied", "Tried"):
+            told = [(path, sorted(at), what) for (where, path, what), at in self.told.items() if where == section]
+            lines = [f"- {path}{':' if at else ''}{', '.join(map(str, at))}: {what}" for path, at, what in told]
             parts += [f"## {section}", "\n".join(lines) or "Nothing."]
-        return "\n\n".join([*parts, "## Tried", "\n".join(f"- {line}" for line in tried) or "Nothing.", ""])
+        return "\n\n".join([*parts, ""])
 
 
 def move(fork, folder, keep_base=False):
     """Make `folder` the fork's project on this core, write MOVED.md into it and print it; the fork stays as it is."""
     fork, folder = Path(fork).resolve(), Path(folder).resolve()
     _refuse(fork, folder)
-    moved = Move(fork, folder, keep_base)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        moved.read(moved.copy())
-        for source in moved.replaced:
-            moved.carry(source)
-            moved.compare(source)
-        for source in moved.copied:
-            moved.look(source)
-        text = moved.report(list(moved.try_imports()))
-        (folder / "MOVED.md").write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{error.filename or folder}: {error.strerror}; what was begun is in {folder}.") from error
-    print(text)
+    moved = Move(fork, folder)
+    moved.copy()
+    moved.lay(keep_base)
+    wanted = set(moved.wanted())
+    for source in moved.replaced:
+        core = Source(ROOT, PARSER if source.path == OTHER_PARSER else source.path)
+        moved.carry(source, core, wanted)
+        moved.compare(source, core)
+    for source in moved.copied:
+        moved.look(source)
+    moved.try_imports()
+    (folder / "MOVED.md").write_text(moved.report(), encoding="utf-8")
+    print(moved.report())
 
 
 def _refuse(fork, folder):
     if not ((fork / "base" / "base_trainer.py").is_file() and any(fork.glob("train*.py"))):
-        why = "is no fork of pytorch-template, which has base/base_trainer.py and train.py."
-        raise ConfigError(f"--from {fork}: {why}")
+        raise ConfigError(f"--from {fork}: is no fork of pytorch-template, with base/base_trainer.py and train.py.")
     if (fork / "base" / "trainer_state.py").exists():
         raise ConfigError(f"--from {fork}: is on this core already; copy it.")
     if folder.is_relative_to(fork) or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
