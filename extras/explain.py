@@ -6,32 +6,9 @@ import re
 
 import torch
 
+from extras.tables import pairs
 from utils.description import sections, spelt_out
 from utils.errors import Failure, first_line, shown
-
-ADVICE = (  # pattern in the error's text, what to do; the first that fits
-    (
-        r"out of bounds|nll_loss|Target \d+",
-        "Classes are counted from 0: a model with C outputs takes labels 0 to C - 1.",
-    ),
-    (
-        r"unsigned char|Byte|uint8",
-        "Pixels are uint8: give train_transform and eval_transform torchvision.transforms.v2.functional.to_dtype with "
-        "scale true, or return floats from the set.",
-    ),
-    (
-        r"\bdouble\b|Double|float64",
-        "float64 does not fit the weights: return float32, as by torch.as_tensor(x).float().",
-    ),
-    (
-        r"Long|\bint(64)?\b",
-        "Integers where floats are wanted, or the reverse: class losses take int64 labels, others floats.",
-    ),
-    (
-        r"mat1 and mat2|size mismatch|expected input|channels|shape|size of tensor",
-        "A layer wants another shape: python train.py … --dry-run shows what each layer gives.",
-    ),
-)
 
 
 def explained(error, trainer):
@@ -48,8 +25,13 @@ def explained(error, trainer):
         lines.append(f"inputs {described(inputs)}; target {described(target)}{_reach(target)}; weights {weights}")
         if target is None:
             lines.append("A batch is no (inputs, target): say in inputs_and_target of your Trainer what is what.")
-        lines += [advice for pattern, advice in ADVICE if re.search(pattern, str(error))][:1]
+        lines += _advice(error)
     return "\n".join(lines)
+
+
+def _advice(error):
+    """[what to do], by the error's text; the first that fits."""
+    return [words for pattern, words in pairs("advice.txt") if re.search(pattern, str(error))][:1]
 
 
 def parts(config):
@@ -83,7 +65,7 @@ def watch_labels(trainer):
             criterion(_on_host(output), target)
         except IndexError as error:
             said = f"{first_line(error)} The labels of the first batch go{_reach(target)}."
-            raise Failure(f"data_loader: {said} {ADVICE[0][1]}") from error
+            raise Failure(f"data_loader: {said} {' '.join(_advice(error))}") from error
         except Exception:
             pass
 

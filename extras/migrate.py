@@ -13,6 +13,7 @@ from pathlib import Path
 
 from base.base_trainer import OLDER_NAMES
 from extras.sources import IMPORT, Source, attributes, exports, names, own_functions
+from extras.tables import text
 from utils.errors import ConfigError
 from utils.imports import ROOT
 
@@ -20,23 +21,8 @@ CORE = ("base", "logger", "utils", "extras", "parse_config.py", "requirements.tx
 PARSER, OTHER_PARSER = "parse_config.py", "utils/parse_config.py"  # where some forks keep theirs
 PARSER_CALL = re.compile(r"(?<!class )\bConfigParser(?=\(\w+(,\s*[^,=]+)?\))")  # with one argument or two, by position
 LEFT = re.compile(r"\.git|__pycache__|saved|wandb|\.?venv|\.ipynb_checkpoints|\.pytest_cache|.*\.(pth|pt|ckpt|pyc)")
+OWN = ("migrate.py", "sources.py", "template_functions.txt", "look_for.txt", "added_to_*.txt")  # nothing of a fork's
 MOST_BYTES = 50 * 2**20
-OPENS = """
-
-# Added: a checkpoint that holds the parser opens with a plain torch.load, as a dict of its sections.
-from utils.util import as_plain  # noqa: E402
-
-ConfigParser.__reduce__ = lambda parser: as_plain(parser.config).__reduce__()
-"""
-READS = """
-
-# Added: a plain torch.load reads numbers of numpy, too.
-import numpy  # noqa: E402
-import torch  # noqa: E402
-
-_kinds = [type(numpy.dtype(kind)) for kind in "fdilqbB?"]
-torch.serialization.add_safe_globals([numpy.dtype, numpy.float64(0).__reduce__()[0], *_kinds])
-"""
 
 
 class Move:
@@ -44,7 +30,7 @@ class Move:
 
     def __init__(self, fork, folder):
         self.fork, self.folder = fork, folder
-        self.known = set((ROOT / "extras" / "template_functions.txt").read_text().split())
+        self.known = set(text("template_functions.txt").split())
         self.theirs = {}  # {dotted name: Source} of the fork
         self.gone = set()  # what the fork's BaseTrainer gave its heirs, and the core's does not
         self.told = {}  # {(section, path, what): numbers of lines}
@@ -82,8 +68,12 @@ class Move:
         """Lay the core over the copy, but for what is kept of the fork's own: its base, a parser that it changed."""
         parsers = [source for source in self.theirs.values() if source.path in (PARSER, OTHER_PARSER)]
         changed = [s.path for s in parsers if own_functions(s.definitions.get("ConfigParser"), self.known)]
-        kept = {"base/__init__.py": READS, **dict.fromkeys(changed, OPENS)} if keep_base else {}
-        ignored = shutil.ignore_patterns("__pycache__", "migrate.py", "sources.py", "template_functions.txt")
+        kept = (
+            {"base/__init__.py": text("added_to_base.txt"), **dict.fromkeys(changed, text("added_to_parser.txt"))}
+            if keep_base
+            else {}
+        )
+        ignored = shutil.ignore_patterns("__pycache__", *OWN)
         for path in (path for path in CORE if not kept.keys() & {path, f"{path}/__init__.py"}):
             if (ROOT / path).is_dir():
                 shutil.copytree(ROOT / path, self.folder / path, ignore=ignored, dirs_exist_ok=True)

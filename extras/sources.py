@@ -5,21 +5,11 @@ import hashlib
 import re
 import symtable
 
+from extras.tables import pairs
+
 DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORT = (ast.Import, ast.ImportFrom)
 ASSIGNMENT = (ast.Assign, ast.AnnAssign, ast.AugAssign)
-LOOK_FOR = (  # pattern in a line, what to know about it
-    (r"\.cuda\(|\.to\([\"']cuda", "stops on a machine without CUDA; write .to(device)."),
-    (r"\bpretrained\s*=\s*True", "is weights='DEFAULT' in today's torchvision."),
-    (r"\bnp\.(float|int|bool|object|complex|str)\b", "is gone from numpy; write the name without np."),
-    (r"\bnp\.(Inf|Infinity|infty|NaN|NAN)\b", "is gone from numpy 2; write np.inf, np.nan."),
-    (r"_data(\.(total|counts|average)\[|\[\w+\]\.values\[)", "stops under pandas 3: take MetricTracker from utils."),
-    (r"\btensorboardX\b", "is not needed: the writer is torch.utils.tensorboard's."),
-    (r"\btorch\.cuda\.amp\b", "is torch.amp now, with the device's type as its first argument."),
-    (r"\blogger\.warn\(", "is gone from Python 3.13; write logger.warning()."),
-    (r"\btorchtext\b", "is not built for today's torch."),
-    (r"def (split_\w+|_split_sampler)|\b(random_|train_test_)split\(", "is a split of your own: see that it is fixed."),
-)  # fmt: skip
 
 
 class Source:
@@ -53,7 +43,7 @@ class Source:
         gone: names that a Trainer does not inherit any more.
         """
         for number, line in enumerate(self.text.split("\n"), 1):
-            for pattern, advice in LOOK_FOR:
+            for pattern, advice in pairs("look_for.txt"):
                 if found := re.search(pattern, line.partition("#")[0]):
                     yield number, f"`{found.group().strip(' (')}` {advice}"
         for node in ast.walk(self.tree):
