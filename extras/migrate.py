@@ -68,11 +68,8 @@ class Move:
         """Lay the core over the copy, but for what is kept of the fork's own: its base, a parser that it changed."""
         parsers = [source for source in self.theirs.values() if source.path in (PARSER, OTHER_PARSER)]
         changed = [s.path for s in parsers if own_functions(s.definitions.get("ConfigParser"), self.known)]
-        kept = (
-            {"base/__init__.py": text("added_to_base.txt"), **dict.fromkeys(changed, text("added_to_parser.txt"))}
-            if keep_base
-            else {}
-        )
+        added = {"base/__init__.py": "added_to_base.txt", **dict.fromkeys(changed, "added_to_parser.txt")}
+        kept = {path: text(name) for path, name in added.items()} if keep_base else {}
         ignored = shutil.ignore_patterns("__pycache__", *OWN)
         for path in (path for path in CORE if not kept.keys() & {path, f"{path}/__init__.py"}):
             if (ROOT / path).is_dir():
