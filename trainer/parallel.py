@@ -5,6 +5,7 @@ calls. The command says how many processes there are (`torchrun --nproc-per-node
 """
 
 import logging
+from collections import Counter
 
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -25,8 +26,9 @@ def auto(model, device):
 def none(model, device):
     """One process, one device."""
     if processes.size() > 1:
-        why = f"none, but there are {processes.size()} processes, which would train apart. Give auto, ddp or fsdp."
-        raise ConfigError(f"parallel: {why}")
+        raise ConfigError(
+            f"parallel: none, but {processes.size()} processes would train apart. Give auto, ddp or fsdp."
+        )
     return model.to(device)
 
 
@@ -107,21 +109,23 @@ def fsdp(model, device, wrap=None, mixed_precision="off", cpu_offload=False, res
     for block in blocks:
         fully_shard(block, mp_policy=inner, **how)
     made = fully_shard(model, mp_policy=outer, **how)
+    for module in () if reshard_after_forward else [*blocks, made]:  # in an evaluation no backward lets them go
+        module.register_forward_hook(lambda one, *_: None if torch.is_grad_enabled() else one.reshard())
     made.saves_in_parts = sharded
     return made
 
 
 def _blocks(model, wrap):
-    """The modules that are gathered as one, from the inside out."""
+    """The modules that are gathered as one, from the inside out; those that share a weight go with the whole model."""
     modules = {name: module for name, module in model.named_modules() if name}
     if wrap is None:
         lists = [child for m in model.modules() if isinstance(m, torch.nn.ModuleList) for child in m]
         found = lists or list(model.children())
-    else:
-        found = [
-            modules[name] for pattern in wrap for name in matching(modules, pattern, "parallel.args.wrap", "module")
-        ]
-    own = [module for module in found if any(True for _ in module.parameters())]
+    else:  # * matches what is inside an item, too, which is gathered with it
+        each = [matching(modules, pattern, "parallel.args.wrap", "module") for pattern in wrap]
+        found = [modules[n] for names in each for n in names if not any(n.startswith(f"{other}.") for other in names)]
+    uses = {m: Counter(id(p) for _, p in m.named_parameters(remove_duplicate=False)) for m in [model, *found]}
+    own = [module for module in found if uses[module] and uses[module].items() <= uses[model].items()]
     return [module for module in reversed(list(model.modules())) if any(module is one for one in own)]
 
 
