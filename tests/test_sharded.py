@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -324,6 +325,17 @@ def test_two_saves_at_one_step_have_folders_of_their_own(tmp_path):
         checkpoint.save(content, tmp_path / f"{value}.pth")
     found = [checkpoint.load(tmp_path / f"{value}.pth")["state_dict"]["weight"].read() for value in (1.0, 2.0)]
     assert found == [1.0, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_parts_whose_file_is_still_being_written_are_not_removed(tmp_path, monkeypatch):
+    sharded, save, writer = imports.optional("extras.sharded", "the test"), checkpoint.save, checkpoint.Writer()
+    monkeypatch.setattr(checkpoint, "save", lambda *args: time.sleep(0.5) or save(*args))
+    for step in (1, 2):
+        content = sharded.written({"step": step, "state_dict": {"weight": torch.tensor(float(step))}}, tmp_path)
+        writer.write(content, [tmp_path / f"{step}.pth"])
+    writer.wait()
+    assert checkpoint.load(tmp_path / "1.pth")["state_dict"]["weight"].read() == 1
 
 
 def flip(folder):
