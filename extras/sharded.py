@@ -5,6 +5,7 @@ That file holds all else and names the folder: once it is in place, the checkpoi
 tensors: where each of them lies is in the .pth. The folder's own index, which is a pickle, is for torch's tools.
 """
 
+import itertools
 import mmap
 import re
 import shutil
@@ -14,13 +15,13 @@ from pathlib import Path
 
 import torch
 
-from utils import checkpoint, processes, runs
+from utils import checkpoint, processes
 from utils.errors import CheckpointError, SaveError
 from utils.util import replacing
 
 
 def written(content, folder):
-    """`content` with an empty tensor in the place of each that is now in a folder of its own there.
+    """`content` with an empty tensor in the place of each that is now in a new folder there, which its "parts" names.
 
     Those are all that are spread, and all of `state_dict`, so that torch's tools find it whole. Called on every
     process, and each returns when all is on the disk; SaveError on each where one could not write.
@@ -36,7 +37,7 @@ def written(content, folder):
         return torch.empty(0, dtype=tensor.dtype)
 
     content = checkpoint.plain(content, placeholder)
-    made = processes.from_main(lambda: _new_folder(folder, f"parts-step{content['step']}"))
+    made = processes.from_main(lambda: _free_place(folder, f"parts-step{content['step']}"))
     try:
         index = of_torch.save(apart, storage_writer=of_torch.FileSystemWriter(made))
     except of_torch.api.CheckpointException as error:
@@ -50,8 +51,8 @@ def written(content, folder):
     return {**content, "parts": {"folder": made.name, "files": files, "tensors": tensors}}
 
 
-def _new_folder(folder, name):
-    """An empty one of that name, with -2, -3 … where there is one; the folders that no .pth here names are dropped."""
+def _free_place(folder, name):
+    """`name`, with -2, -3 … where there is one; the folders of parts that no .pth here names are removed."""
     for thread in threading.enumerate():
         if thread.name == "checkpoint":  # the last save's .pth may still be on its way to its place
             thread.join()
@@ -59,8 +60,9 @@ def _new_folder(folder, name):
     named = {name for path in folder.glob("*.pth") for name in re.findall(rb"parts-step[\d-]+", path.read_bytes())}
     for old in folder.glob("parts-step*"):
         if old.name.encode() not in named:
-            shutil.rmtree(old)
-    return runs.create(folder, name)
+            shutil.rmtree(old, ignore_errors=True)
+    places = (folder / (f"{name}-{i}" if i > 1 else name) for i in itertools.count(1))
+    return next(place for place in places if not place.exists())
 
 
 def _complete(folder, files):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pickle
+import resource
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ import torch
 from lab import ROOT, TESTS, differences, history
 
 from utils import checkpoint, imports, runs
-from utils.errors import CheckpointError
+from utils.errors import CheckpointError, SaveError
 
 USERS_MODULE = """
 import torch
@@ -102,8 +104,8 @@ def work(folder):
         (folder / "codes.json").write_text(json.dumps(codes))
 
 
-def run(folder, words, note=None, moments=None, kill_at=None):
-    """train.py WORDS. note: load alone, and save the whole state under this name. moments, kill_at: see below."""
+def run(folder, words, note=None, moments=None, kill_at=None, full=False):
+    """train.py WORDS. note: load alone, and save the whole state under this name. moments, kill_at, full: see below."""
     import train
     from base import trainer_state
     from parse_config import ConfigParser
@@ -116,7 +118,8 @@ def run(folder, words, note=None, moments=None, kill_at=None):
     if kill_at:
         kill_before_commit(kill_at)
     if not note:
-        return train.main(config)
+        with limited(1000) if full and not processes.is_main() else nullcontext():
+            return train.main(config)
 
     def noted(trainer):
         trainer_state.restore_rest(trainer, trainer._restored, config.resume)
@@ -126,6 +129,17 @@ def run(folder, words, note=None, moments=None, kill_at=None):
             checkpoint.save(content, folder / note)
 
     return train.main(config, noted)
+
+
+@contextmanager
+def limited(size):
+    """Within the block no file of this process gets larger, in bytes: the disk is full for it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def snap_at_every_change(run_folder, moments):
@@ -215,8 +229,10 @@ def lab_of_two(tmp_path_factory):
             "words": [*new, "snapped", "trainer.epochs=2", "trainer.save_steps=2", "trainer.keep_last=1"],
             "moments": "snapped",
         },
+        {"words": [*new, "full"], "full": True},
     )
-    assert codes == [0] * 9
+    assert codes[:9] == [0] * 9
+    (folder / "code_of_full").write_text(f"{codes[9]}")
     return folder
 
 
@@ -336,6 +352,18 @@ def test_parts_whose_file_is_still_being_written_are_not_removed(tmp_path, monke
         writer.write(content, [tmp_path / f"{step}.pth"])
     writer.wait()
     assert checkpoint.load(tmp_path / "1.pth")["state_dict"]["weight"].read() == 1
+
+
+def test_where_one_process_can_not_write_its_part_all_end_with_the_error_of_saving(lab_of_two):
+    assert (lab_of_two / "code_of_full").read_text() == "5"
+    assert list((lab_of_two / "saved" / "toy" / "full").glob("*.pth")) == []
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_parts_that_can_not_be_written_are_told_with_the_place_and_the_cause(tmp_path):
+    sharded = imports.optional("extras.sharded", "the test")
+    with limited(1000), pytest.raises(SaveError, match=r"parts-step3: could not be saved: File too large"):
+        sharded.written({"step": 3, "state_dict": {"weight": torch.zeros(5000)}}, tmp_path)
 
 
 def flip(folder):
