@@ -94,13 +94,11 @@ def opened(content, path):
             raise ValueError("it names files that are not its own")
         with ThreadPoolExecutor() as pool:  # a checksum lets other threads run
             sound = dict(zip(files, pool.map(lambda name: _is_sound(folder / name, *files[name]), files)))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path.absolute()}: its 'parts' are not those of a checkpoint: {error}.") from error
     if harmed := [name for name in files if not sound[name]]:
-        why = f"its part {folder / harmed[0]} is missing or damaged"
-        raise CheckpointError(
-            f"{path.absolute()}: {why}. The folder {folder.name} belongs beside it, as it was written."
-        )
+        why = f"its part {folder / harmed[0]} is missing or damaged. That folder belongs beside it, as it was written."
+        raise CheckpointError(f"{path.absolute()}: {why}")
     return checkpoint.plain(content, lambda tensor, place: tensors.get(".".join(map(str, place)), tensor))
 
 
@@ -120,11 +118,9 @@ class Spread:
         """The whole tensor, on the CPU; beside it, one process's part at a time is in memory."""
         whole = torch.empty(self.shape, dtype=self.dtype)
         for name, start, length, offsets in self.chunks:
-            with (
-                open(self.folder / name, "rb") as file,
-                mmap.mmap(file.fileno(), start + length, access=mmap.ACCESS_READ) as view,
-            ):
-                view.seek(start)
-                part = torch.load(view, map_location="cpu", weights_only=True)
+            with open(self.folder / name, "rb") as file:
+                view = mmap.mmap(file.fileno(), start + length, access=mmap.ACCESS_READ)  # which ends where this does
+            view.seek(start)
+            part = torch.load(view, map_location="cpu", weights_only=True)
             whole[tuple(slice(at, at + size) for at, size in zip(offsets, part.shape))] = part
         return whole
