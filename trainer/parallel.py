@@ -26,9 +26,7 @@ def auto(model, device):
 def none(model, device):
     """One process, one device."""
     if processes.size() > 1:
-        raise ConfigError(
-            f"parallel: none, but {processes.size()} processes would train apart. Give auto, ddp or fsdp."
-        )
+        raise ConfigError(f"parallel: none; {processes.size()} processes would train apart. Give auto, ddp or fsdp.")
     return model.to(device)
 
 
