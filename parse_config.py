@@ -168,11 +168,10 @@ class ConfigParser(UserDict):
     def _home(name, module):
         return module if module is not None else description.homes().get(name.partition(".")[0], "builtins")
 
-    def _judge(self, path):
-        """What refuses objects at a dotted path that came with a checkpoint; None where the user gave it."""
-        if self.trust or self.given is None or path.partition(".")[0] in self.given:
-            return None
-        return objects.refuse_strangers(self.place(path), imports.users_folders())
+    def _judge(self, path, found, named):
+        """Refuse what came with a checkpoint, at a dotted path, and is not to be run; what the user gave, never."""
+        if not (self.trust or self.given is None or path.partition(".")[0] in self.given):
+            objects.refuse_stranger(self.place(path), imports.users_folders(), found, named)
 
     def get_logger(self, name, verbosity=2):
         return get_logger(name, verbosity)

@@ -15,7 +15,7 @@ ELSEWHERE = ("torch.nn", "data_loader.datasets")  # where a bare name is often m
 FUNCTIONS = ("loss", "metrics")  # of these sections a function is wanted itself, not what it returns
 
 
-def locate(name, home, place, judge=None):
+def locate(name, home, place, judge=lambda found, path: None):
     """The class or function that `name` stands for.
 
     home: the section's module, or its dotted path. place: where the name stands, for messages. judge: called with
@@ -29,8 +29,7 @@ def locate(name, home, place, judge=None):
     found = attribute(holder, names, place)
     if isinstance(found, types.ModuleType) or not callable(found):
         raise ConfigError(f"{place}: '{name}' is a {type(found).__name__}; a class or a function is wanted here.")
-    if judge is not None:
-        judge(found, path)
+    judge(found, path)
     return found
 
 
@@ -39,8 +38,7 @@ def _module_of(parts, place, judge):
     module, behind = None, parts
     for i in range(1, len(parts)):
         tried = ".".join(parts[:i])
-        if judge is not None:
-            judge(None, tried)
+        judge(None, tried)
         found = _imported(tried, place)
         if found is None:
             break
@@ -134,8 +132,8 @@ def name_of(found):
 class Maker:
     """Makes what a config's sections describe: finds each name, makes the objects in its arguments, then itself.
 
-    place(path): where a dotted path stands, for messages. judge(path): what may refuse an object there, or None; see
-    `locate`. What a section gave goes into `built`, off which {"from": "section.attribute"} is read.
+    place(path): where a dotted path stands, for messages. judge(path, …): may refuse what is named there; see `locate`.
+    What a section gave goes into `built`, off which {"from": "section.attribute"} is read.
     """
 
     def __init__(self, place, judge):
@@ -146,7 +144,7 @@ class Maker:
     def locate(self, spec, home, path):
         """The class or function that a spec names."""
         kind, path = (spec, path) if isinstance(spec, str) else (spec["type"], f"{path}.type")
-        found = locate(kind, home, self.place(path), self.judge(path))
+        found = locate(kind, home, self.place(path), functools.partial(self.judge, path))
         if path.startswith("optimizer"):
             from utils.optim import lean
 
@@ -214,15 +212,10 @@ def _called(made, name):
     return made
 
 
-def refuse_strangers(place, folders):
-    """A `judge` for `locate` that lets a checkpoint's config name only what is safe (see utils.trust)."""
-
-    def judge(found, path):
-        if found is None and trust.may_import(path):
-            return
-        if found is None or "__" in path or not trust.is_allowed(found, path, folders):
-            way = "If you know where it comes from, give the config yourself with -c FILE, or add --trust."
-            why = f"the checkpoint's config names '{path}', which a checkpoint may not run.\n{way}"
-            raise CheckpointError(f"{place}: {why}")
-
-    return judge
+def refuse_stranger(place, folders, found, path):
+    """Refuse what a checkpoint's config may not name (see utils.trust); found, path: as `locate` gives them."""
+    allowed = trust.may_import(path) if found is None else "__" not in path and trust.is_allowed(found, path, folders)
+    if not allowed:
+        way = "If you know where it comes from, give the config yourself with -c FILE, or add --trust."
+        why = f"the checkpoint's config names '{path}', which a checkpoint may not run.\n{way}"
+        raise CheckpointError(f"{place}: {why}")

@@ -4,7 +4,6 @@ An object is judged by where it is *defined*, not by the path written, so that a
 reach a harmful function.
 """
 
-import functools
 import inspect
 import sys
 from pathlib import Path
@@ -12,11 +11,11 @@ from pathlib import Path
 SCRIPTS = {"train", "test", "predict", "export", "tune", "compare", "new_project", "parse_config"}
 NEVER = {"utils", "base", "logger", "extras", "tests", "benchmarks", "docs", *SCRIPTS}
 OURS = {"model", "data_loader", "trainer"}
-ANY_OF = ("torch.nn", "torch.optim", "torchvision.models", "torchvision.transforms", "torchvision.ops", "torchmetrics")
-COLLATING = "torch.utils.data._utils.collate"
-CLASSES_OF = ("torch.utils.data", "torchvision.datasets")
-NOT_OF = ("torch.utils.data.datapipes",)
-BASES = ("torch.nn.Module", "torch.optim.Optimizer", "torch.optim.lr_scheduler.LRScheduler", "torch.utils.data.Sampler")
+# Modules, each with a dot behind it, so that "torch.nn." is not the beginning of "torch.nnx.".
+OF_TORCH = ("torch.nn.", "torch.optim.", "torch.utils.data._utils.collate.")
+OF_OTHERS = ("torchvision.models.", "torchvision.transforms.", "torchvision.ops.", "torchmetrics.")
+CLASSES_OF = ("torch.utils.data.", "torchvision.datasets.")
+NOT_OF = "torch.utils.data.datapipes."
 
 
 def may_import(name):
@@ -30,6 +29,8 @@ def is_allowed(found, path, folders):
 
     folders: the user's import folders; what is defined in a file there is the user's own.
     """
+    import torch
+
     module = getattr(found, "__module__", None) or ""
     if path == "torch.Generator" or (path.startswith("torch.nn.functional.") and inspect.isbuiltin(found)):  # made in C
         return True
@@ -37,15 +38,13 @@ def is_allowed(found, path, folders):
         return False
     if module.partition(".")[0] in OURS or _is_in_a_users_file(module, folders):
         return True
-    if _within(module, NOT_OF):
-        return False
-    if _within(module, (*ANY_OF, COLLATING)) or (inspect.isclass(found) and _within(module, CLASSES_OF)):
+    within = f"{module}."
+    if within.startswith(OF_TORCH + OF_OTHERS):
         return True
-    return inspect.isclass(found) and issubclass(found, _bases())
-
-
-def _within(module, packages):
-    return any(module == package or module.startswith(package + ".") for package in packages)
+    if within.startswith(NOT_OF) or not inspect.isclass(found):
+        return False
+    bases = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.utils.data.Sampler)
+    return within.startswith(CLASSES_OF) or issubclass(found, bases)
 
 
 def _is_in_a_users_file(module, folders):
@@ -53,9 +52,3 @@ def _is_in_a_users_file(module, folders):
     if file is None or {"site-packages", "dist-packages"} & set(Path(file).parts):
         return False
     return any(Path(file).resolve().is_relative_to(Path(folder).resolve()) for folder in folders)
-
-
-def _bases():
-    import torch
-
-    return tuple(functools.reduce(getattr, name.split(".")[1:], torch) for name in BASES)

@@ -303,7 +303,7 @@ def test_a_constructors_own_config_error_is_passed_on_as_it_is():
 
 
 def maker():
-    return objects.Maker(place, lambda path: None)
+    return objects.Maker(place, lambda path, found, named: None)
 
 
 def made_with(value):
@@ -391,6 +391,6 @@ def test_a_private_attribute_is_not_read_off(name):
 
 
 def test_a_refused_name_says_how_to_give_the_config_oneself():
-    judge = objects.refuse_strangers("latest.pth: loss", [])
+    judge = functools.partial(objects.refuse_stranger, "latest.pth: loss", [])
     with pytest.raises(CheckpointError, match=r"^latest.pth: loss: .*names 'os.*\n.*-c FILE.*--trust"):
         objects.locate("os.system", types.ModuleType("home"), "loss.type", judge)

@@ -1,5 +1,6 @@
 """What a checkpoint's own config may name, judged by where an object is defined."""
 
+import functools
 import inspect
 import json
 import subprocess
@@ -20,7 +21,7 @@ HOME = types.ModuleType("home")  # a section's module that holds nothing
 
 def find(name, home=HOME, folders=(ROOT,)):
     """What a checkpoint's config gets for `name`."""
-    return objects.locate(name, home, "arch.type", objects.refuse_strangers("arch", folders))
+    return objects.locate(name, home, "arch.type", functools.partial(objects.refuse_stranger, "arch", folders))
 
 
 @pytest.mark.parametrize(
