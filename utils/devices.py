@@ -36,9 +36,8 @@ def start(config):
 def pick(name="auto", n_gpu=None, place="device"):
     """The torch.device of that name; "auto": the accelerator torch finds (CUDA, ROCm, MPS, XPU), else the CPU."""
     if name == "auto":
-        if n_gpu == 0 or not torch.accelerator.is_available():
-            return torch.device("cpu")
-        return torch.accelerator.current_accelerator()
+        found = None if n_gpu == 0 else torch.accelerator.current_accelerator(check_available=True)
+        return found or torch.device("cpu")
     try:
         torch.empty(0, device=name).cpu()  # which the meta device refuses
         return torch.device(name)
@@ -61,6 +60,4 @@ def move(batch, device, memory_format=torch.contiguous_format):
     if isinstance(batch, (list, tuple)):
         moved = [move(value, device, memory_format) for value in batch]
         return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
-    if hasattr(batch, "to"):  # a batch class of another library
-        return batch.to(device)
-    return batch
+    return batch.to(device) if hasattr(batch, "to") else batch  # as a batch class of another library has it

@@ -78,7 +78,8 @@ def state():
     kind, keys, *rest = np.random.get_state()
     version, internal, gauss = random.getstate()
     host = {"numpy": [kind, np.asarray(keys).tolist(), *rest], "python": [version, list(internal), gauss]}
-    return {"torch": torch.get_rng_state(), **host, "accelerator": _kind(), "accelerators": _of_accelerators()}
+    accelerators = [torch.get_device_module().get_rng_state(*which) for which in _accelerators()]
+    return {"torch": torch.get_rng_state(), **host, "accelerator": _kind(), "accelerators": accelerators}
 
 
 def set_state(saved):
@@ -87,22 +88,14 @@ def set_state(saved):
     np.random.set_state(tuple(saved["numpy"]))
     version, internal, gauss = saved["python"]
     random.setstate((version, tuple(internal), gauss))
-    if saved["accelerators"] and saved["accelerator"] == _kind():
-        for i, kept in enumerate(saved["accelerators"][: torch.accelerator.device_count()]):
-            torch.get_device_module().set_rng_state(kept, *_index(i))
+    for which, kept in zip(_accelerators(), saved["accelerators"]) if saved["accelerator"] == _kind() else ():
+        torch.get_device_module().set_rng_state(kept, *which)
 
 
 def _kind():
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return accelerator.type if accelerator is not None else "cpu"
+    return (torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")).type
 
 
-def _of_accelerators():
-    if not torch.accelerator.is_available():
-        return []
-    module = torch.get_device_module()
-    return [module.get_rng_state(*_index(i)) for i in range(torch.accelerator.device_count())]
-
-
-def _index(i):
-    return () if _kind() == "mps" else (i,)  # MPS has one device and takes no number
+def _accelerators():
+    """What torch's functions take to name each accelerator: its number, but for MPS, which has one device."""
+    return [()] if _kind() == "mps" else [(i,) for i in range(torch.accelerator.device_count())]
