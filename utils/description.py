@@ -6,7 +6,7 @@ import json
 import operator
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ class Key(NamedTuple):
     default: Any
     text: str
     bounds: str = ""
-    choices: tuple[str, ...] = ()
+    choices: Sequence[str] = ()
 
 
 def _is_object(value):
@@ -35,6 +35,10 @@ def names_objects(value):
     if not isinstance(value, dict) or looks_like_object(value) or "." in "".join(value):
         return False
     return len(value) > 0 and all(map(_is_object, value.values()))
+
+
+def _is_monitor(value):
+    return isinstance(value, str) and bool(re.fullmatch(r"off|(min|max)\s+\S+", value))
 
 
 def _is_name(value):
@@ -56,10 +60,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, wh
     "object": ('a name or {"type": name, "args": {}}', _is_object),
     "objects": ("{name without dots: object}", names_objects),
     "list": ("a list of names or objects", lambda value: isinstance(value, list) and all(map(_is_object, value))),
-    "monitor": (
-        "'min NAME', 'max NAME' (as in 'min val_loss') or 'off'",
-        lambda value: isinstance(value, str) and bool(re.fullmatch(r"off|(min|max)\s+\S+", value)),
-    ),
+    "monitor": ("'min NAME', 'max NAME' (as in 'min val_loss') or 'off'", _is_monitor),
     "name": ("a folder's name, short and without slashes,", _is_name),
     "anything": ("anything", lambda value: True),
 }
@@ -75,12 +76,13 @@ def _table():
 @functools.cache
 def every_key():
     """Every Key, in the order of the README's table."""
-    return _keys(_table()["keys"])
+    return [Key(**row) for row in _table()["keys"]]
 
 
 def words_of(section=None):
     """The Keys of an object of a section; without one, those of every object."""
-    return _keys(_table()["of every object"] if section is None else _table()["of the objects of"].get(section, ()))
+    rows = _table()["of every object"] if section is None else _table()["of the objects of"].get(section, ())
+    return [Key(**row) for row in rows]
 
 
 def homes():
@@ -91,10 +93,6 @@ def homes():
 def sections():
     """Those of objects alone."""
     return [name for name in homes() if name != "trainer"]
-
-
-def _keys(rows):
-    return tuple(Key(**{**row, "choices": tuple(row.get("choices", ()))}) for row in rows)
 
 
 def keys_in(path=""):
