@@ -98,8 +98,6 @@ def find_checkpoint(resume, runs_dir, run_id, warn, trust=False):
 
 def agreed_checkpoint(resume, runs_dir, run_id, warn, trust=False):
     """The same; of several processes the first finds it and all others read that file."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return find_checkpoint(resume, runs_dir, run_id, warn, trust)
     from utils import processes
 
     found = []
@@ -139,8 +137,7 @@ def lock(folder):
 
 
 def unlock(folder):
-    file = _held.pop(Path(folder).resolve(), None)
-    if file is not None:
+    if file := _held.pop(Path(folder).resolve(), None):
         file.close()
 
 
@@ -173,8 +170,7 @@ def _held_by_us(folder):
 def write_environment(folder, **more):
     """environment.json: what, beside the config, made the run what it is. A resume adds its own under "resumes"."""
     path = Path(folder) / "environment.json"
-    time, command = datetime.now().astimezone().isoformat(), [sys.executable, *sys.argv]
-    now = {"time": time, "command": command, **more}
+    now = {"time": datetime.now().astimezone().isoformat(), "command": [sys.executable, *sys.argv], **more}
     with suppress(imports.Missing):
         now |= imports.optional("extras.versions", "environment.json").everything()
     if path.exists():
