@@ -29,15 +29,13 @@ class ConfigParser(UserDict):
         self.resume = Path(resume) if resume is not None else None
         self.run_id = run_id
         self.source = "config"  # the file's name, for messages
-        self.trust = False
-        self.given = None  # with a checkpoint: the sections that the user gave; all others came with it
+        self.given = None  # with a checkpoint that is not trusted: the sections that the user gave
         self.checkpoint = None  # the content of `resume`, once it was read
         self.changes = []  # [(dotted path, saved, now)] of a resumed run
         self.reuses = False  # a folder of this run_id, begun before and without a checkpoint
         self.origins = {}  # dotted path of a value → what set it
         self.asked = None  # the parsed command line
         self.folders = []  # of the file given with -c and of those it extends
-        self._folder = None
         self._maker = objects.Maker(self.place, self._judge)
         self._set_all({p.replace(";", "."): value for p, value in (modification or {}).items() if value is not None})
 
@@ -88,18 +86,16 @@ class ConfigParser(UserDict):
         if resume is not None:
             runs_dir = None if isinstance(resume, Path) else cls(given)._set_all(changed, origins).runs_dir
             path, content = runs.agreed_checkpoint(resume, runs_dir, run_id, get_logger("config").warning, trust)
-        if path is None:
-            config = cls(given, None, None, run_id)._set_all(changed, origins)
-            config.reuses = resume == "auto" and run_id is not None
-            return config
         saved = content.get("config", {})
-        if not (saved or given):
-            raise ConfigError(f"{path}: the checkpoint holds no config; give one with -c FILE.")
-        imports.add(runs.config_folders(path.parent, imports.known()))
-        origins = dict.fromkeys(saved.keys() - given.keys(), path.name) | origins
+        if path is not None:
+            if not (saved or given):
+                raise ConfigError(f"{path}: the checkpoint holds no config; give one with -c FILE.")
+            imports.add(runs.config_folders(path.parent, imports.known()))
+            origins = dict.fromkeys(saved.keys() - given.keys(), path.name) | origins
         config = cls({**saved, **given}, path, None, run_id)._set_all(changed, origins)
-        config.checkpoint, config.trust = content, trust
-        config.given = frozenset(given)
+        config.reuses = resume == "auto" and run_id is not None
+        config.checkpoint = content or None
+        config.given = None if path is None or trust else frozenset(given)
         config.changes = nested.differences(complete(saved), complete(config.config)) if saved else []
         return config
 
@@ -144,9 +140,7 @@ class ConfigParser(UserDict):
         come before and beside the section's args, which may not repeat one. A class is constructed; a function is
         called, but for loss and metrics, where it is bound to its args. A list gives a list, names → objects a dict.
         """
-        call = name.partition(".")[0] not in objects.FUNCTIONS
-        made = self._maker.make(nested.at(self.data, name), self._home(name, module), name, args, kwargs, call)
-        return self.remember(name, made)
+        return self.remember(name, self._maker.make(nested.at(self.data, name), module, name, args, kwargs))
 
     initialize = init_obj
 
@@ -157,20 +151,16 @@ class ConfigParser(UserDict):
 
     def find(self, name, module=None):
         """The class or function that section `name` names."""
-        return self._maker.locate(nested.at(self.data, name), self._home(name, module), name)
+        return self._maker.locate(nested.at(self.data, name), module, name)
 
     def remember(self, name, made):
         """Let {"from": "name.attribute"} read off `made`, which is returned."""
         self._maker.built[name] = made
         return made
 
-    @staticmethod
-    def _home(name, module):
-        return module if module is not None else description.homes().get(name.partition(".")[0], "builtins")
-
     def _judge(self, path, found, named):
         """Refuse what came with a checkpoint, at a dotted path, and is not to be run; what the user gave, never."""
-        if not (self.trust or self.given is None or path.partition(".")[0] in self.given):
+        if self.given is not None and path.partition(".")[0] not in self.given:
             objects.refuse_stranger(self.place(path), imports.users_folders(), found, named)
 
     def get_logger(self, name, verbosity=2):
@@ -193,30 +183,28 @@ class ConfigParser(UserDict):
         apart = "-overfit" if settings["overfit"] else ""  # so that no run goes on from one on a few batches
         return Path(settings["save_dir"]).absolute() / (self.data["name"] + apart)
 
-    @property
+    @functools.cached_property
     def save_dir(self):
         """The run's folder, made when it is first asked for; of several processes the first makes it."""
-        if self._folder is None:
-            from utils import processes
+        from utils import processes
 
-            self._folder = processes.from_main(self._begin_folder)
-        return self._folder
+        return processes.from_main(self._begin_folder)
 
-    log_dir = _save_dir = _log_dir = save_dir
+    log_dir = _save_dir = _log_dir = property(lambda self: self.save_dir)
 
     def _begin_folder(self):
-        more = {"config_folders": imports.users_folders(), "changes": [list(change) for change in self.changes]}
+        resumed_from = str(self.resume) if self.resume is not None else None
         if self.resume is not None and self.continues:
             folder = self.resume.parent
         elif self.reuses and (self.runs_dir / self.run_id).exists():
             folder = self.runs_dir / self.run_id
         else:
             folder = runs.create(self.runs_dir, self.run_id)
-            more["resumed_from"] = str(self.resume) if self.resume is not None else None
         runs.lock(folder)
         for used in self.folders:
             imports.remember(used)
         write_json(as_plain(self.data), folder / "config.json")
+        more = {"config_folders": imports.users_folders(), "changes": self.changes, "resumed_from": resumed_from}
         runs.write_environment(folder, **more)
         open_log(folder / "train.log")
         return folder

@@ -33,7 +33,7 @@ class Examiner(objects.Maker):
         self.trainer = objects.locate("Trainer", homes()["trainer"], "trainer")
         for section in homes():
             if config.get(section) is not None:
-                self.make(config[section], homes()[section], section, call=section not in objects.FUNCTIONS)
+                self.make(config[section], None, section)
                 self.built[section] = UNMADE
         self.problems += [f"{self.place(path)}: {why}" for path, why in self._together(config)]
         return self.problems
@@ -43,14 +43,14 @@ class Examiner(objects.Maker):
         is_there = source.partition(".")[0] in self.built and "._" not in source
         return UNMADE if is_there else super().read_off(source, path)
 
-    def make(self, spec, home, path, args=(), kwargs=None, call=True):
+    def make(self, spec, home, path, args=(), kwargs=None):
         try:
-            return super().make(spec, home, path, args, kwargs, call)
+            return super().make(spec, home, path, args, kwargs)
         except ConfigError as error:
             self.problems.append(str(error))
             return UNMADE
 
-    def finish(self, found, args, kwargs, path, call, name):
+    def finish(self, found, args, kwargs, path, name):
         """Look at one object whose arguments were looked at."""
         section = path.partition(".")[0]
         if "args" in path.split("."):  # inside another object; a function there is bound, and called later

@@ -29,8 +29,8 @@ def adapted(trainer, config, more, named):
     if mode := made["trainer"].get("monitor_mode"):
         made["trainer"]["monitor"] = "off" if mode == "off" else f"{mode} {made['trainer']['monitor']}"
     if hasattr(config, "save_dir"):
-        made._folder = Path(config.save_dir)
-        made._folder.mkdir(parents=True, exist_ok=True)
+        made.save_dir = Path(config.save_dir)
+        made.save_dir.mkdir(parents=True, exist_ok=True)
     return made
 
 

@@ -8,7 +8,7 @@ import types
 from contextlib import suppress
 from traceback import extract_tb
 
-from utils import imports, trust
+from utils import description, imports, trust
 from utils.errors import ArgumentError, CheckpointError, ConfigError, Failure, first_line, near, shown
 
 ELSEWHERE = ("torch.nn", "data_loader.datasets")  # where a bare name is often meant to be found
@@ -142,7 +142,8 @@ class Maker:
         self.dataset = None  # an argument of the object whose others are being made
 
     def locate(self, spec, home, path):
-        """The class or function that a spec names."""
+        """The class or function that a spec names; home: where a bare name is looked for, None: the section's own."""
+        home = description.homes().get(path.partition(".")[0], "builtins") if home is None else home
         kind, path = (spec, path) if isinstance(spec, str) else (spec["type"], f"{path}.type")
         found = locate(kind, home, self.place(path), functools.partial(self.judge, path))
         if path.startswith("optimizer"):
@@ -151,12 +152,12 @@ class Maker:
             found = lean(found)
         return found
 
-    def make(self, spec, home, path, args=(), kwargs=None, call=True):
+    def make(self, spec, home, path, args=(), kwargs=None):
         """What the spec, a list of specs or {name: spec} describes; args and kwargs are the code's own."""
         if isinstance(spec, list):
-            return [self.make(item, home, f"{path}.{i}", args, kwargs, call) for i, item in enumerate(spec)]
+            return [self.make(item, home, f"{path}.{i}", args, kwargs) for i, item in enumerate(spec)]
         if isinstance(spec, dict) and "type" not in spec:
-            return {name: self.make(item, home, f"{path}.{name}", args, kwargs, call) for name, item in spec.items()}
+            return {name: self.make(item, home, f"{path}.{name}", args, kwargs) for name, item in spec.items()}
         found = self.locate(spec, home, path)
         spec = {} if isinstance(spec, str) else spec
         given, outside = {}, self.dataset
@@ -169,12 +170,15 @@ class Maker:
         self.dataset = outside
         if twice := sorted(given.keys() & (kwargs or {}).keys()):
             raise ConfigError(f"{self.place(f'{path}.args.{twice[0]}')}: is given by the code; leave it out.")
-        return self.finish(found, args, {**given, **(kwargs or {})}, path, call, spec.get("name"))
+        return self.finish(found, args, {**given, **(kwargs or {})}, path, spec.get("name"))
 
-    def finish(self, found, args, kwargs, path, call, name):
-        """Make one object from arguments that are made."""
-        made = make(found, args, kwargs, path, self.place, call)
-        return made if call or "args" in path.split(".") else _called(made, name or name_of(found))
+    def finish(self, found, args, kwargs, path, name):
+        """Make one object from arguments that are made; in `args` of another, a function is wanted itself, too."""
+        section, *inside = path.split(".")
+        if "args" in inside:
+            return make(found, args, kwargs, path, self.place, call=False)
+        made = make(found, args, kwargs, path, self.place, call=section not in FUNCTIONS)
+        return _called(made, name or name_of(found)) if section in FUNCTIONS else made
 
     def _value(self, value, home, path):
         """An argument's value: objects in it are made first, {"from": "data_loader.x"} is read off what was made."""
@@ -184,7 +188,7 @@ class Maker:
             return value
         words = {"type", "args"}
         if value.keys() <= words and isinstance(value.get("type"), str) and isinstance(value.get("args", {}), dict):
-            return self.make(value, home, path, call=False)
+            return self.make(value, home, path)
         if value.keys() == {"from"}:
             return self.read_off(str(value["from"]), path)
         if value.keys() & words and all(name in words or near(name, words) for name in value):
