@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, default_collate, default_convert
-from torch.utils.data.distributed import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SubsetRandomSampler
 
 from base import reading
 from logger import get_logger
@@ -56,7 +55,7 @@ class BaseDataLoader(DataLoader):
         shuffle=False,
         validation_split=0.0,
         num_workers=0,
-        collate_fn=default_collate,
+        collate_fn=None,
         *,
         train_transform=None,
         eval_transform=None,
@@ -66,8 +65,6 @@ class BaseDataLoader(DataLoader):
         fold=0,
         **dataloader_kwargs,
     ):
-        if batch_size is None and collate_fn is default_collate:
-            collate_fn = default_convert  # as torch has it, where an item is the batch
         own = {"dataset": dataset, "batch_size": batch_size, "shuffle": shuffle, "collate_fn": collate_fn}
         own |= {"num_workers": num_workers, **dataloader_kwargs}
         self.init_kwargs = own | {"train_transform": train_transform, "eval_transform": eval_transform}
@@ -201,27 +198,25 @@ class BaseDataLoader(DataLoader):
             yield from self._read_stream(epoch, start, state)
             return
         plan = self._plan(epoch)[start:]
-        self._planner.plan = [(indices, example_seeds, epoch) for _, _, indices, example_seeds in plan]
+        self._planner.plan = [rows for _, _, rows in plan]
         if self._inner is None:
             rows = reading.Rows(self.dataset, self.transform, self.collate_fn, self.batch_sampler is None)
             self._inner = self._loader_of(rows, self._planner)
         source = reading.opened(self._inner)
-        for here, everywhere, _, _ in plan:
+        for here, everywhere, _ in plan:
             yield Planned(here, everywhere, source)
 
     def _plan(self, epoch):
-        """(here, everywhere, indices, seeds) of each batch of a pass."""
+        """(examples here, everywhere, what Rows reads here) of each batch of a pass."""
         batches = self._batches(epoch)
         ends = np.cumsum([len(batch) for batch in batches])
         all_seeds = seeds.example_seeds(self.seed, epoch, int(ends[-1]) if batches else 0)
-        rank, size, dealt = processes.rank(), processes.size(), 1
-        if self._is_dealt:  # the user's wish
-            rank, size, dealt = 0, 1, size
-        plan = []
+        rank, shares = (0, 1) if self._is_dealt else (processes.rank(), processes.size())
+        plan, mine = [], slice(rank, None, shares)
         for batch, batch_seeds in zip(batches, np.split(all_seeds, ends[:-1])):
-            mine = batch[rank::size]
-            rows = (mine, batch_seeds[rank::size]) if mine else (batch[:1], batch_seeds[:1])
-            plan.append((len(mine), len(batch) * dealt, *rows))
+            read = mine if batch[mine] else slice(1)  # the first row, only to keep step
+            everywhere = len(batch) * processes.size() // shares
+            plan.append((len(batch[mine]), everywhere, (batch[read], batch_seeds[read], epoch)))
         return plan
 
     def _batches(self, epoch):

@@ -22,9 +22,6 @@ class Planner:
     def __iter__(self):
         return iter(self.plan)
 
-    def __len__(self):
-        return len(self.plan)
-
 
 class Rows(Dataset):
     """A map-style set, read by the batch: (indices, seeds, epoch) → batch."""
@@ -34,7 +31,8 @@ class Rows(Dataset):
         self.transform = transform
         self.collate_fn = collate_fn
         self.single = single  # batch_size=None: an item of the set is the batch
-        self.by_batch = transform is None and _takes_seeds(dataset)
+        read = getattr(dataset, "__getitems__", None)  # from (indices, seeds); in torch's protocol, from indices alone
+        self.by_batch = transform is None and read is not None and len(inspect.signature(read).parameters) == 2
 
     def __getitem__(self, planned):
         indices, example_seeds, epoch = planned
@@ -42,15 +40,12 @@ class Rows(Dataset):
         if self.by_batch:
             return self.dataset.__getitems__(np.asarray(indices), example_seeds)
         with seeds.untouched():
-            return self._read(indices, example_seeds.tolist())
-
-    def _read(self, indices, example_seeds):
-        samples = []
-        for index, seed in zip(indices, example_seeds):
-            seeds.set_host(seed)
-            samples.append(transformed(self.dataset[index], self.transform))
-        seeds.set_host(example_seeds[0] ^ 1)
-        return self.collate_fn(samples[0] if self.single else samples)
+            samples, example_seeds = [], example_seeds.tolist()
+            for index, seed in zip(indices, example_seeds):
+                seeds.set_host(seed)
+                samples.append(transformed(self.dataset[index], self.transform))
+            seeds.set_host(example_seeds[0] ^ 1)
+            return self.collate_fn(samples[0] if self.single else samples)
 
 
 class Stream(IterableDataset):
@@ -145,12 +140,6 @@ def start_worker(worker_init_fn, worker_id):
 
 def as_it_is(batch):
     return batch
-
-
-def _takes_seeds(dataset):
-    """Whether the set reads a batch at once from (indices, seeds); torch's own protocol has the indices alone."""
-    read = getattr(dataset, "__getitems__", None)
-    return read is not None and len(inspect.signature(read).parameters) == 2
 
 
 def _tell_epoch(dataset, epoch):
