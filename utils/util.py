@@ -1,5 +1,6 @@
 """Small things that projects of this lineage import: JSON files, an endless loader, a device, a table of means."""
 
+import itertools
 import json
 import os
 from collections import OrderedDict
@@ -13,8 +14,7 @@ def ensure_dir(dirname):
 
 def read_json(fname):
     """The file's content, its objects as OrderedDict."""
-    with open(fname, encoding="utf-8-sig") as file:
-        return json.load(file, object_hook=OrderedDict)
+    return json.loads(Path(fname).read_text(encoding="utf-8-sig"), object_hook=OrderedDict)
 
 
 def write_json(content, fname):
@@ -31,37 +31,34 @@ class inf_loop:
 
     def __init__(self, data_loader):
         self.data_loader = data_loader
-        self.passes = 1
-        self.batches = 0  # handed out in this pass
-        self._source = None
+        self.passes, self.batches = 1, 0  # those that are handed out in this pass
+        self._row = self._endless()
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        if self._source is None:
-            self._source = self._open()
-        for batch in self._source:
-            self.batches += 1
-            return batch
-        if self.batches == 0:
-            raise ValueError("inf_loop: the data loader gave no batch, so an endless loop over it would never return.")
-        self.passes, self.batches, self._source = self.passes + 1, 0, None
-        return next(self)
+        return next(self._row)
 
-    def _open(self):
-        if hasattr(self.data_loader, "batches_of"):
-            return self.data_loader.batches_of(self.passes, self.batches)
-        source = iter(self.data_loader)
-        for _ in range(self.batches):
-            next(source)
-        return source
+    def _endless(self):
+        while True:
+            if hasattr(self.data_loader, "batches_of"):
+                left = self.data_loader.batches_of(self.passes, self.batches)
+            else:
+                left = itertools.islice(self.data_loader, self.batches, None)
+            for batch in left:
+                self.batches += 1
+                yield batch
+            if self.batches == 0:
+                raise ValueError("inf_loop: the data loader gave no batch; an endless loop over it would never return.")
+            self.passes, self.batches = self.passes + 1, 0
 
     def state_dict(self):
         return {"passes": self.passes, "batches": self.batches}
 
     def load_state_dict(self, state):
-        self.passes, self.batches, self._source = state["passes"], state["batches"], None
+        self.passes, self.batches = state["passes"], state["batches"]
+        self._row = self._endless()
 
 
 @contextmanager
