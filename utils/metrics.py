@@ -1,7 +1,5 @@
 """What a run measures: sums over examples, kept where they are computed and read only when they are shown."""
 
-import math
-
 import numpy as np
 import torch
 
@@ -30,7 +28,7 @@ class Metrics:
         if alone and processes.size() > 1:
             why = "can't be gathered from several processes; torchmetrics' objects can."
             raise ConfigError(f"metrics: '{alone[0]}' {why}")
-        self._examples, self._losses = 0, []  # of the next batch; names of a loss's parts
+        self._examples = 0  # of the next batch
         self.reset()
 
     def reset(self):
@@ -49,22 +47,17 @@ class Metrics:
 
         Of a dict "loss" is one of these, and each other number a mean that gets a name of its own.
         """
-        examples = self._examples
-        self._count += examples
-        parts = dict(loss) if isinstance(loss, dict) else {"loss": loss}
-        loss, self._losses = parts.pop("loss"), list(parts)
-        if twice := parts.keys() & {"loss_count", *self._functions, *self._objects}:
+        self._count += self._examples
+        means = dict(loss) if isinstance(loss, dict) else {"loss": loss}
+        if twice := means.keys() & {"loss_count", *self._functions, *self._objects}:
             raise ConfigError(f"metrics: the loss gives '{min(twice)}', too; give the metric another 'name'.")
-        if isinstance(loss, tuple):
-            self._add("loss", loss[0], min(examples, 1))
-            self._add("loss_count", loss[1], min(examples, 1))
-        else:
-            self._add("loss", loss, examples)
-        for name, part in parts.items():
-            self._add(name, part, examples)
-        for name, function in self._functions.items():
-            self._add(name, function(output, target), examples)
-        for metric in self._objects.values() if examples else ():
+        means |= {name: function(output, target) for name, function in self._functions.items()}
+        if isinstance(means["loss"], tuple):
+            for name, part in zip(("loss", "loss_count"), means.pop("loss")):
+                self._add(name, part, min(self._examples, 1))
+        for name, mean in means.items():
+            self._add(name, mean, self._examples)
+        for metric in self._objects.values() if self._examples else ():
             metric.update(output, target)
 
     def _add(self, name, mean, weight):
@@ -79,11 +72,11 @@ class Metrics:
 
     def result(self):
         """{name: Python float} over all processes; NaN where nothing was measured. Waits for the device."""
-        names = ["loss", *self._losses, *self._functions]
+        names = [name for name in dict.fromkeys(["loss", *self._sums, *self._functions]) if name != "loss_count"]
         values = [self._count, self._sums.get("loss_count", self._count), *(self._sums.get(n, 0.0) for n in names)]
         count, loss_count, *totals = self._together(values).tolist()
         divisors = [loss_count] + [count] * (len(names) - 1)
-        means = {name: total / n if n else math.nan for name, total, n in zip(names, totals, divisors)}
+        means = {name: total / n if n else torch.nan for name, total, n in zip(names, totals, divisors)}
         means |= {name: float(metric.compute()) for name, metric in self._objects.items()}
         return {self.prefix + name: value for name, value in means.items()}
 
@@ -108,7 +101,6 @@ class Metrics:
         share = int(processes.rank() == 0)  # the others have the names, so that all sum alike
         self._count = state["count"] * share
         self._sums = {name: total.to(self.device, self._dtype) * share for name, total in state["sums"].items()}
-        self._losses = [name for name in state["sums"] if name not in ("loss", "loss_count", *self._functions)]
         for name in state["objects"].keys() & self._objects.keys():
             _restore(self._objects[name], state["objects"][name], self.device)
 

@@ -72,12 +72,9 @@ def planned_arguments(cls, given, updates, updates_per_epoch, rates, mode):
     updates: how often the schedule will be stepped in the whole run; updates_per_epoch: in an epoch; None: unknown.
     rates: of the optimizer's groups. mode: the monitor's, "min" or "max".
     """
-    known = {"max_lr": rates} if cls is OneCycleLR else {"mode": mode} if cls is ReduceLROnPlateau else {}
-    if not given.keys() & {"total_steps", "epochs"}:
-        known["total_steps"] = updates
-    elif "epochs" in given and not given.keys() & {"total_steps", "steps_per_epoch"}:
-        known["steps_per_epoch"] = updates_per_epoch
-    if "T_max" not in given:
-        known["T_max"] = updates
+    of_class = {OneCycleLR: {"max_lr": rates}, ReduceLROnPlateau: {"mode": mode}}
+    known = {"T_max": updates, **of_class.get(cls, {})}
+    if "total_steps" not in given:
+        known |= {"steps_per_epoch": updates_per_epoch} if "epochs" in given else {"total_steps": updates}
     left_out = parameters_of(cls).keys() - given.keys()
     return {name: value for name, value in known.items() if name in left_out and value is not None}
