@@ -1,6 +1,5 @@
 """Lines for people: on the console at once, and in the run's train.log as soon as there is a run's folder."""
 
-import logging
 import logging.handlers
 import os
 import sys
@@ -15,10 +14,9 @@ class _Console(logging.Handler):
         line = self.format(record)
         if record.levelno >= logging.WARNING:
             line = f"{record.levelname.lower()}: {line}"
-        if "tqdm" in sys.modules:  # whoever draws a bar has imported it
-            sys.modules["tqdm"].tqdm.write(line, file=sys.stdout)
-        else:
-            print(line)
+        # Whoever draws a bar has imported tqdm.
+        write = sys.modules["tqdm"].tqdm.write if "tqdm" in sys.modules else print
+        write(line)
         sys.stdout.flush()
 
 

@@ -12,8 +12,6 @@ class TensorboardWriter:
     of a resumed run, the first step whose old points are to be dropped.
     """
 
-    UNTAGGED = ("add_histogram", "add_embedding")
-
     def __init__(self, log_dir, logger, enabled):
         self.log_dir = log_dir
         self.logger = logger
@@ -49,13 +47,8 @@ class TensorboardWriter:
 
     def numbers(self, values, step):
         """Write {name: number} at a step, under their names as they are."""
-        writer = self.open()
-        for name, value in values.items() if writer is not None else ():
-            writer.add_scalar(name, value, step)
-
-    def flush(self):
-        if self._writer is not None:
-            self._writer.flush()
+        for name, value in values.items() if self.writer is not None else ():
+            self.writer.add_scalar(name, value, step)
 
     def close(self):
         if self._writer is not None:
@@ -63,16 +56,16 @@ class TensorboardWriter:
             self._writer = None
 
     def __getattr__(self, name):
-        if not name.startswith(("add_", "get_")):
+        if not name.startswith(("add_", "get_", "flush")):
             raise AttributeError(f"TensorboardWriter has no '{name}'")
 
         def call(*args, **kwargs):
-            writer = self.open()
-            if writer is None:
+            if self.writer is None:
                 return None
-            method, signature = getattr(writer, name), inspect.signature(getattr(writer, name))
+            method = getattr(self.writer, name)
+            signature = inspect.signature(method)
             if "global_step" in signature.parameters:
-                if args and isinstance(args[0], str) and name not in self.UNTAGGED:
+                if args and isinstance(args[0], str) and name not in ("add_histogram", "add_embedding"):
                     args = (f"{args[0]}/{self.mode}", *args[1:])
                 if "global_step" not in signature.bind_partial(*args, **kwargs).arguments:
                     kwargs["global_step"] = self.step
