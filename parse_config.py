@@ -32,8 +32,6 @@ class ConfigParser(UserDict):
         self.given = None  # with a checkpoint that is not trusted: the sections that the user gave
         self.checkpoint = None  # the content of `resume`, once it was read
         self.changes = []  # [(dotted path, saved, now)] of a resumed run
-        self.reuses = False  # a folder of this run_id, begun before and without a checkpoint
-        self.origins = {}  # dotted path of a value → what set it
         self.asked = None  # the parsed command line
         self.folders = []  # of the file given with -c and of those it extends
         self._maker = objects.Maker(self.place, self._judge)
@@ -93,7 +91,6 @@ class ConfigParser(UserDict):
             imports.add(runs.config_folders(path.parent, imports.known()))
             origins = dict.fromkeys(saved.keys() - given.keys(), path.name) | origins
         config = cls({**saved, **given}, path, None, run_id)._set_all(changed, origins)
-        config.reuses = resume == "auto" and run_id is not None
         config.checkpoint = content or None
         config.given = None if path is None or trust else frozenset(given)
         config.changes = nested.differences(complete(saved), complete(config.config)) if saved else []
@@ -101,7 +98,7 @@ class ConfigParser(UserDict):
 
     def _set_all(self, values, origins=()):
         """Set keys by their dotted paths; ConfigError with the nearest name where there is no such key."""
-        self.origins = dict(origins)
+        self.origins = dict(origins)  # dotted path of a value → what set it
         wrong = []
         for path, value in values.items():
             try:
@@ -163,8 +160,7 @@ class ConfigParser(UserDict):
         if self.given is not None and path.partition(".")[0] not in self.given:
             objects.refuse_stranger(self.place(path), imports.users_folders(), found, named)
 
-    def get_logger(self, name, verbosity=2):
-        return get_logger(name, verbosity)
+    get_logger = staticmethod(get_logger)
 
     @functools.cached_property
     def continues(self):
@@ -196,7 +192,8 @@ class ConfigParser(UserDict):
         resumed_from = str(self.resume) if self.resume is not None else None
         if self.resume is not None and self.continues:
             folder = self.resume.parent
-        elif self.reuses and (self.runs_dir / self.run_id).exists():
+        elif self.run_id and getattr(self.asked, "resume", "") == "auto" and (self.runs_dir / self.run_id).exists():
+            # Begun before, and stopped before there was a checkpoint.
             folder = self.runs_dir / self.run_id
         else:
             folder = runs.create(self.runs_dir, self.run_id)
@@ -204,8 +201,8 @@ class ConfigParser(UserDict):
         for used in self.folders:
             imports.remember(used)
         write_json(as_plain(self.data), folder / "config.json")
-        more = {"config_folders": imports.users_folders(), "changes": self.changes, "resumed_from": resumed_from}
-        runs.write_environment(folder, **more)
+        users = imports.users_folders()
+        runs.write_environment(folder, config_folders=users, changes=self.changes, resumed_from=resumed_from)
         open_log(folder / "train.log")
         return folder
 

@@ -70,9 +70,8 @@ def _loaders_of(config, split):
         config.get_logger("test").info(f"{why}: evaluating on the validation data.")
         split = "val"
     if split == "train":  # each example once
-        section["args"] = {
-            name: value for name, value in section["args"].items() if name not in ("sampler", "drop_last")
-        }
+        for name in ("sampler", "drop_last"):
+            section["args"].pop(name, None)
     name = {"test": "test_data_loader", "val": "valid_data_loader", "train": "data_loader"}[split]
     if config[name] is None:
         made = config.init_obj("data_loader").split_validation()

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections import Counter
 from pathlib import Path
 
 from utils import imports
@@ -96,7 +97,5 @@ def _json(text, path):
 
 
 def _keys_once(pairs):
-    made = {}
-    for name, value in pairs:
-        made[name] = TWICE if name in made else value
-    return made
+    times = Counter(name for name, _ in pairs)
+    return {name: value if times[name] == 1 else TWICE for name, value in pairs}

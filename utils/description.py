@@ -6,7 +6,6 @@ import json
 import operator
 import os
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ class Key(NamedTuple):
     default: Any
     text: str
     bounds: str = ""
-    choices: Sequence[str] = ()
+    choices: list[str] = []
 
 
 def _is_object(value):
@@ -49,7 +48,7 @@ def _is_short(part, most=200):  # bytes; a file system's 255, less the endings t
     return "\0" not in part and len(part.encode(errors="replace")) <= most
 
 
-KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, whether a value is one
+KINDS: dict[str, tuple[str, Any]] = {  # what it is called, whether a value is one
     "text": ("text", lambda value: isinstance(value, str)),
     "whole": ("a whole number", lambda value: type(value) is int and abs(value) < 2**63),
     "number": ("a number", lambda value: type(value) in (int, float) and abs(value) < 1e300),
@@ -65,12 +64,12 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # what it is called, wh
     "anything": ("anything", lambda value: True),
 }
 BOUNDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
-_TABLE = Path(__file__).with_name("keys.json")  # the keys, and what else may stand in the objects of a section
 
 
 @functools.cache
 def _table():
-    return json.loads(_TABLE.read_text(encoding="utf-8"))
+    """The keys, and what else may stand in the objects of a section."""
+    return json.loads(Path(__file__).with_name("keys.json").read_text(encoding="utf-8"))
 
 
 @functools.cache
@@ -99,8 +98,7 @@ def keys_in(path=""):
     """{name: Key} of what may stand at the top, in `trainer`, or in an object of a section."""
     section = path.partition(".")[0]
     if section in sections():
-        found = (*words_of(), *words_of(section)) if "args" not in path.split(".") else ()
-        return {key.path: key for key in found}
+        return {key.path: key for key in (*words_of(), *words_of(section)) if "args" not in path.split(".")}
     return {key.path.rpartition(".")[2]: key for key in every_key() if key.path.rpartition(".")[0] == path}
 
 

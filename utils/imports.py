@@ -18,10 +18,7 @@ class Missing(ConfigError):
 
 def add(folders):
     """Put folders on the import path, the first in front, after the project's root."""
-    for folder in [*reversed(folders), ROOT]:
-        if str(folder) in sys.path:
-            sys.path.remove(str(folder))
-        sys.path.insert(0, str(folder))
+    sys.path[:] = dict.fromkeys([str(ROOT), *map(str, folders), *sys.path])
     _users.update(dict.fromkeys(map(str, folders)))
 
 

@@ -4,7 +4,6 @@ import functools
 import importlib
 import inspect
 import os
-import types
 from contextlib import suppress
 from traceback import extract_tb
 
@@ -27,7 +26,7 @@ def locate(name, home, place, judge=lambda found, path: None):
     else:
         (holder, names), path = _module_of(name.split("."), place, judge), name
     found = attribute(holder, names, place)
-    if isinstance(found, types.ModuleType) or not callable(found):
+    if not callable(found):
         raise ConfigError(f"{place}: '{name}' is a {type(found).__name__}; a class or a function is wanted here.")
     judge(found, path)
     return found
@@ -68,7 +67,7 @@ def attribute(holder, names, place):
     """The attribute of an attribute … of `holder`, by its names."""
     for name in names:
         if not hasattr(holder, name):
-            modules = [n for n in dir(holder) if isinstance(inspect.getattr_static(holder, n), types.ModuleType)]
+            modules = [n for n in dir(holder) if inspect.ismodule(inspect.getattr_static(holder, n))]
             others = [n for n in dir(holder) if not n.startswith("_") and n not in modules]
             advice = near(name, modules + others) or f"It has {', '.join(others[:8])}, …; or give a dotted path."
             for known in ELSEWHERE if hasattr(holder, "__file__") else ():
@@ -174,11 +173,10 @@ class Maker:
 
     def finish(self, found, args, kwargs, path, name):
         """Make one object from arguments that are made; in `args` of another, a function is wanted itself, too."""
-        section, *inside = path.split(".")
-        if "args" in inside:
-            return make(found, args, kwargs, path, self.place, call=False)
-        made = make(found, args, kwargs, path, self.place, call=section not in FUNCTIONS)
-        return _called(made, name or name_of(found)) if section in FUNCTIONS else made
+        is_argument = "args" in path.split(".")
+        is_measure = path.partition(".")[0] in FUNCTIONS and not is_argument
+        made = make(found, args, kwargs, path, self.place, call=not (is_argument or is_measure))
+        return _called(made, name or name_of(found)) if is_measure else made
 
     def _value(self, value, home, path):
         """An argument's value: objects in it are made first, {"from": "data_loader.x"} is read off what was made."""

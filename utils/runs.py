@@ -6,13 +6,12 @@ import sys
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO
 
 from utils import config_file, imports
 from utils.errors import CheckpointError, ConfigError
 from utils.util import write_json
 
-_held: dict[Path, IO[str]] = {}  # folder → its open lock file; the lock is the process's, and goes with it
+_held: dict = {}  # folder → its open lock file; the lock is the process's, and goes with it
 
 
 def create(parent, run_id=None):
