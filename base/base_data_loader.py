@@ -200,8 +200,7 @@ class BaseDataLoader(DataLoader):
         plan = self._plan(epoch)[start:]
         self._planner.plan = [rows for _, _, rows in plan]
         if self._inner is None:
-            rows = reading.Rows(self.dataset, self.transform, self.collate_fn, self.batch_sampler is None)
-            self._inner = self._loader_of(rows, self._planner)
+            self._inner = self._loader_of(reading.Rows(self), self._planner)
         source = reading.opened(self._inner)
         for here, everywhere, _ in plan:
             yield Planned(here, everywhere, source)
@@ -240,8 +239,7 @@ class BaseDataLoader(DataLoader):
         if stands != (epoch, start):
             if start and state is None:
                 get_logger("data").info(f"data     reading over the first {start} batches of the stream")
-            how = (self.transform, self.batch_size, self.drop_last, self.collate_fn, self.seed, epoch, start, state)
-            stream = reading.opened(self._loader_of(reading.Stream(self.dataset, *how), None))
+            stream = reading.opened(self._loader_of(reading.Stream(self, epoch, start, state), None))
         left = None if self.limit is None else self.limit - start
         for here, everywhere, batch, behind in itertools.islice(stream, left):
             start += 1

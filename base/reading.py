@@ -26,13 +26,12 @@ class Planner:
 class Rows(Dataset):
     """A map-style set, read by the batch: (indices, seeds, epoch) → batch."""
 
-    def __init__(self, dataset, transform, collate_fn, single):
-        self.dataset = dataset
-        self.transform = transform
-        self.collate_fn = collate_fn
-        self.single = single  # batch_size=None: an item of the set is the batch
-        read = getattr(dataset, "__getitems__", None)  # from (indices, seeds); in torch's protocol, from indices alone
-        self.by_batch = transform is None and read is not None and len(inspect.signature(read).parameters) == 2
+    def __init__(self, loader):
+        self.dataset, self.transform, self.collate_fn = loader.dataset, loader.transform, loader.collate_fn
+        self.single = loader.batch_sampler is None  # batch_size=None: an item of the set is the batch
+        # From (indices, seeds); in torch's own protocol, from the indices alone.
+        read = getattr(self.dataset, "__getitems__", None)
+        self.by_batch = self.transform is None and read is not None and len(inspect.signature(read).parameters) == 2
 
     def __getitem__(self, planned):
         indices, example_seeds, epoch = planned
@@ -56,10 +55,10 @@ class Stream(IterableDataset):
     The set's iterator, or a set whose `__iter__` is a generator, may say by state_dict where it stands.
     """
 
-    def __init__(self, dataset, transform, batch_size, drop_last, collate_fn, seed, epoch, start=0, state=None):
-        self.dataset, self.transform, self.collate_fn = dataset, transform, collate_fn
-        self.batch_size, self.drop_last = batch_size or 1, drop_last
-        self.seed, self.epoch = seed, epoch
+    def __init__(self, loader, epoch, start=0, state=None):
+        self.dataset, self.transform, self.collate_fn = loader.dataset, loader.transform, loader.collate_fn
+        self.batch_size, self.drop_last = loader.batch_size or 1, loader.drop_last
+        self.seed, self.epoch = loader.seed, epoch
         self.start, self.state = start, state  # batches that are done, and the set's own state after them
         self.rank, self.size = processes.rank(), processes.size()
 
@@ -69,41 +68,39 @@ class Stream(IterableDataset):
         torchs._worker_info = None  # a set that deals its rows to workers by itself would do so a second time
         _tell_epoch(self.dataset, self.epoch)
         examples, known = iter(self.dataset), self.start if self.state is not None else 0
-        numbers = self._seeds(known * self.batch_size)
+        drawn = zip(self._seeds(known * self.batch_size), examples)
         placed: Any = next((one for one in (examples, self.dataset) if hasattr(one, "state_dict")), None)
         if self.state is not None:
             placed.load_state_dict(self.state)
         for i in itertools.count(known):
             with seeds.untouched():
-                samples: list[Any] = []  # (sample, its seed)
-                for seed in itertools.islice(numbers, self.batch_size):
-                    seeds.set_host(seed)
-                    sample = list(itertools.islice(examples, 1))
-                    if not sample:
-                        break
-                    samples.append((sample[0], seed))
+                samples = list(itertools.islice(drawn, self.batch_size))  # (its seed, sample)
                 if len(samples) < (self.batch_size if self.drop_last else 1):
                     return
                 if i < self.start or (i - self.start) % workers != mine:
                     continue
                 # At its end a set may say that it stands at its beginning.
-                state = copy.deepcopy(placed.state_dict()) if placed is not None and sample else None  # it moves on
+                is_told = placed is not None and len(samples) == self.batch_size
+                state = copy.deepcopy(placed.state_dict()) if is_told else None  # it moves on
                 batch = self._made(samples[self.rank :: self.size] or samples[:1])
             yield len(samples[self.rank :: self.size]), len(samples), batch, state
 
     def _made(self, samples):
         """The batch of this process's rows; one that has none takes the first, which only keeps step."""
         read = []
-        for sample, seed in samples:
+        for seed, sample in samples:
             if self.transform is not None:
                 seeds.set_host(seed ^ 2)
             read.append(transformed(sample, self.transform))
-        seeds.set_host(samples[0][1] ^ 1)
+        seeds.set_host(samples[0][0] ^ 1)
         return self.collate_fn(read)
 
     def _seeds(self, first):
+        """The seeds of the examples from `first` on; each is set when it is asked for, before its example is."""
         for at in itertools.count(first, 1024):
-            yield from seeds.example_seeds(self.seed, self.epoch, 1024, at).tolist()
+            for seed in seeds.example_seeds(self.seed, self.epoch, 1024, at).tolist():
+                seeds.set_host(seed)
+                yield seed
 
 
 def transformed(sample, transform):
