@@ -105,7 +105,8 @@ class ConfigParser(UserDict):
                 nested.set_value(self.data, path, value)
             except ConfigError as error:
                 wrong.append(str(error))
-            self.origins = nested.with_origin(self.origins, path, "command line")
+            outside = {leaf: origin for leaf, origin in self.origins.items() if not nested.is_in(leaf, path)}
+            self.origins = {**outside, path: "command line"}
         if wrong:
             raise ConfigError("\n".join(wrong))
         return self

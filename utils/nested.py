@@ -16,11 +16,6 @@ def is_in(path, other):
     return f"{path}.".startswith(f"{other}.")
 
 
-def with_origin(origins, path, source):
-    """The origins after `source` has set what is at a path, and so all that is inside it."""
-    return {**{leaf: origin for leaf, origin in origins.items() if not is_in(leaf, path)}, path: source}
-
-
 def origin_of(origins, path):
     """What set the value there, or anything inside it (the command line first), or what it is part of; or None."""
     inside = [origin for leaf, origin in origins.items() if is_in(leaf, path)]

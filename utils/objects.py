@@ -21,31 +21,23 @@ def locate(name, home, place, judge=lambda found, path: None):
     (object, dotted path) before it is used, and with (None, module's name) before a module is imported.
     """
     home = _imported(home, place) if isinstance(home, str) else home
-    if "." not in name or hasattr(home, name):
-        holder, names, path = home, [name], f"{home.__name__}.{name}"
-    else:
-        (holder, names), path = _module_of(name.split("."), place, judge), name
+    holder, names, path = home, [name], f"{home.__name__}.{name}"
+    if "." in name:  # the longest module that it begins with, and the names behind that
+        parts, path = name.split("."), name
+        for i in range(1, len(parts)):
+            judge(None, ".".join(parts[:i]))
+            module = _imported(".".join(parts[:i]), place)
+            if module is None:
+                break
+            holder, names = module, parts[i:]
+        if names == [name]:
+            where = "beside the config, in the working directory, in the project, or installed"
+            raise ConfigError(f"{place}: no module '{parts[0]}' {where}. Mend the name, or pip install {parts[0]}.")
     found = attribute(holder, names, place)
     if not callable(found):
         raise ConfigError(f"{place}: '{name}' is a {type(found).__name__}; a class or a function is wanted here.")
     judge(found, path)
     return found
-
-
-def _module_of(parts, place, judge):
-    """(the longest module that a dotted path begins with, the parts behind it)."""
-    module, behind = None, parts
-    for i in range(1, len(parts)):
-        tried = ".".join(parts[:i])
-        judge(None, tried)
-        found = _imported(tried, place)
-        if found is None:
-            break
-        module, behind = found, parts[i:]
-    if module is None:
-        where = "beside the config, in the working directory, in the project, or installed"
-        raise ConfigError(f"{place}: no module '{parts[0]}' {where}. Mend the name, or pip install {parts[0]}.")
-    return module, behind
 
 
 def _imported(name, place):
