@@ -21,10 +21,7 @@ class _Console(logging.Handler):
 
 
 class _Waiting(logging.handlers.MemoryHandler):
-    """Keeps the lines that come before there is a file to write them to."""
-
-    def shouldFlush(self, record):
-        return self.target is not None
+    """Keeps the lines that come before there is a file to write them to, and passes on the others at once."""
 
 
 def get_logger(name, verbosity=2):
@@ -52,7 +49,6 @@ def close_log():
     """What follows waits for the next file."""
     handler = _waiting()
     if handler.target is not None:
-        handler.flush()
         handler.target.close()
         handler.setTarget(None)
 
@@ -62,7 +58,7 @@ def _waiting():
     root = logging.getLogger()
     found = next((handler for handler in root.handlers if isinstance(handler, _Waiting)), None)
     if found is None:
-        found = _Waiting(capacity=1000)
+        found = _Waiting(capacity=1)
         if not any(type(handler) is logging.StreamHandler for handler in root.handlers):  # of logging.basicConfig
             root.addHandler(_Console())
         root.addHandler(found)
