@@ -72,8 +72,7 @@ class ConfigParser(UserDict):
         config.source = file.name if file else config.resume.name
         config.asked, config.folders = parsed, folders
         if not hasattr(parsed, "check"):  # a script of one's own, whose config may hold anything
-            with suppress(imports.Missing):
-                imports.optional("extras.older_configs", "a fork's config").warn_of_misspelt(config)
+            imports.extra("older_configs", "warn_of_misspelt")(config)
         return config
 
     @classmethod

@@ -4,7 +4,6 @@ import functools
 import importlib
 import inspect
 import os
-from contextlib import suppress
 from traceback import extract_tb
 
 from utils import description, imports, trust
@@ -96,8 +95,7 @@ def known_to(found):
 def make(found, args, kwargs, path, place, call=True):
     """Construct a class or call a function with the arguments; `call=False`: bind a function to them instead."""
     bind = not call and not inspect.isclass(found)
-    with suppress(imports.Missing):  # else what the constructor says has to do
-        imports.optional("extras.arguments", "").check(found, args, kwargs, path, place, partly=bind)
+    imports.extra("arguments", "check")(found, args, kwargs, path, place, bind)  # without it the constructor speaks
     if bind:
         return functools.partial(found, *args, **kwargs) if args or kwargs else found
     try:

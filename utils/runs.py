@@ -170,8 +170,7 @@ def write_environment(folder, **more):
     """environment.json: what, beside the config, made the run what it is. A resume adds its own under "resumes"."""
     path = Path(folder) / "environment.json"
     now = {"time": datetime.now().astimezone().isoformat(), "command": [sys.executable, *sys.argv], **more}
-    with suppress(imports.Missing):
-        now |= imports.optional("extras.versions", "environment.json").everything()
+    now |= imports.extra("versions", "everything", dict)()
     if path.exists():
         first = config_file.read(path)
         now = {**first, "resumes": [*first.get("resumes", []), now]}

@@ -67,18 +67,16 @@ def ignore():
 
 
 class _Pace:
-    """How many calls lie between two at which the processes ask one another: some 5 s, at most 20."""
+    """When the processes ask one another: after as many calls as take some 5 s, at most 20."""
 
     def __init__(self):
-        self.calls = self.left = 1
-        self.since = time.monotonic()
+        self.calls, self.left, self.since = 1, 1, time.monotonic()
 
-    def is_due(self):
+    def agreed(self, number):
+        """The largest signal number that any process has received; 0 where it is not the time to ask."""
         self.left -= 1
-        return self.left <= 0
-
-    def most_urgent(self, number):
-        """The largest signal number that any process has received."""
+        if self.left > 0:
+            return 0
         seconds = (time.monotonic() - self.since) / self.calls
         number, seconds = processes.largest_of_all(number, seconds)
         self.calls = self.left = int(min(max(5 / seconds, 1), 20))
@@ -93,6 +91,6 @@ def check(together=False):
     """
     number = _received[0] if _received else 0
     if not processes.is_alone():
-        number = _pace.most_urgent(number) if together and _pace and _pace.is_due() else 0
+        number = _pace.agreed(number) if together and _pace else 0
     if number:
         raise Stopped(number, f"Stopped by {_NAMES[number]}.")
