@@ -37,7 +37,7 @@ def state_of(trainer):
     if getattr(model, "saves_in_parts", False):
         return imports.optional("extras.sharded", "parallel.args.sharded").written(content, trainer.checkpoint_dir)
     content = checkpoint.plain(content, lambda tensor, path: processes.whole(tensor))
-    return model.gathered(content) if hasattr(model, "gathered") else content
+    return model.gathered(content, trainer.optimizer) if hasattr(model, "gathered") else content
 
 
 def restore(trainer, content, path):

@@ -95,6 +95,8 @@ class Examiner(objects.Maker):
             closure = objects.parameters_of(getattr(found, "step", None)).get("closure")
             if ours and path.startswith("optimizer") and closure and closure.default is closure.empty:
                 yield f"{path}.type", f"{found.__name__} asks for the loss again, our loop gives it once; take another."
+        if config["parallel"]["type"].endswith("pipeline") and settings["amp"] == "fp16":
+            yield "trainer.amp", "fp16: the stages of a pipeline can't agree on the loss's scale; take bf16 or off."
         if "weight" in config["loss"]:
             yield "loss.weight", "there is one loss; a weight is for one of several by name."
         for name in ("folds", "validation_split") if config["valid_data_loader"] is not None else ():
