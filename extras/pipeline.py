@@ -45,6 +45,7 @@ class Pipelined(torch.nn.Module):
         processes.share_rows()
         self.module, self.device, self.split, self.micro_batches = model, device, split, micro_batches
         self.kind, self.owner, self._signature = KINDS[schedule], {}, inspect.signature(model.forward)
+        self._anchor = torch.zeros((), requires_grad=True)  # what makes autograd ask for gradients
         self._cut, self._schedule = lru_cache(self._cut), lru_cache(8)(self._schedule)  # buffers, for so many shapes
         self._cut(*self._how({name: known.default for name, known in self._signature.parameters.items()}))
 
@@ -57,25 +58,24 @@ class Pipelined(torch.nn.Module):
         precision = torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         # Drawn alike in every process, for each to draw its own dropout from, in forward and again in backward.
         seed = int(torch.randint(2**62, ())) + self.number
-        rows = next(len(one) for one in tree_leaves(given.arguments) if torch.is_tensor(one))
-        compute, anchor = (
-            partial(self._compute, stage, inputs, precision, seed, rows),
-            torch.ones((), requires_grad=True),
-        )
-        outputs = _Recomputed.apply(anchor, stage, compute) if torch.is_grad_enabled() else compute()
+        leaves = tree_leaves(given.arguments)
+        rows = next(len(one) for one in leaves if torch.is_tensor(one))
+        # Of all inputs, also where this stage gets none of them: a schedule is a new one in every process or in none.
+        alike = [str(getattr(one, "shape", one)) for one in leaves]
+        compute = partial(self._compute, stage, inputs, precision, seed, alike, rows)
+        outputs = _Recomputed.apply(self._anchor, stage, compute) if torch.is_grad_enabled() else compute()
         return fx.node.map_arg(structure, dict(zip(nodes, outputs)).__getitem__)
 
-    def _compute(self, stage, inputs, precision, seed, rows, grads=None):
+    def _compute(self, stage, inputs, precision, seed, alike, rows, grads=None):
         """The outputs of the last stage; or, of `grads`, the loss's by them, those of this stage's parameters."""
         # A batch that does not divide goes in fewer parts, of one row (which BatchNorm refuses) only where it has one.
         most = self.micro_batches if rows % self.micro_batches == 0 else max(min(self.micro_batches, rows // 2), 1)
         count, backward = next(n for n in range(most, 0, -1) if rows % n == 0), grads is not None
-        alike = [stage.training, *(str(getattr(one, "shape", one)) for one in tree_leaves(inputs))]
-        alike += [parameter.requires_grad for parameter in self.module.parameters()]
+        learns = [parameter.requires_grad for parameter in self.module.parameters()]
         with seeds.untouched_devices(), precision, torch.set_grad_enabled(backward):
             seeds.seed_everything(seed)
             autocast, self._grads = torch.is_autocast_enabled(self.device.type), grads
-            sender, schedule = self._schedule(stage, count, backward, autocast, *alike)
+            sender, schedule = self._schedule(stage, count, backward, autocast, *learns, *alike)
             outputs = schedule.step(**inputs, target=torch.arange(rows) if backward else None)
         sender.clear_runtime_states()
         if backward:
@@ -83,9 +83,7 @@ class Pipelined(torch.nn.Module):
         told = [[(one.shape, one.dtype) for one in outputs or ()]]
         dist.broadcast_object_list(told, src=self.last)
         if wrong := [tuple(shape) for shape, _ in told[0] if shape[0] != rows]:
-            raise ConfigError(
-                f"parallel: an output of shape {wrong[0]} for {rows} rows; a pipeline wants the rows first."
-            )
+            raise ConfigError(f"parallel: an output of shape {wrong[0]} for {rows} rows. Give a pipeline rows first.")
         outputs = outputs or tuple(torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in told[0])
         for one in outputs:
             dist.broadcast(one, src=self.last)
@@ -125,18 +123,19 @@ class Pipelined(torch.nn.Module):
         """A checkpoint's content with each stage's weights, buffers and state of the optimizer."""
         tables = [(content[n], {k: k for k in content[n]}) for n in ("state_dict", "train_state_dict") if n in content]
         names = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        states = content["optimizer"] if isinstance(optimizer, dict) else {"": content["optimizer"]}
         for key, one in named(optimizer).items():
-            state = content["optimizer"][key] if isinstance(optimizer, dict) else content["optimizer"]
             moved = [names.get(id(parameter)) for group in one.param_groups for parameter in group["params"]]
-            tables.append((state["state"], dict(enumerate(moved))))
-        own = [
-            {k: t[k] for k, name in of.items() if k in t and self.owner.get(name, 0) == self.number} for t, of in tables
-        ]
-        everyones = processes.gather(tree_map(lambda one: one.cpu() if torch.is_tensor(one) else one, own))
-        for (table, names), parts in zip(tables, zip(*everyones)):
-            whole = {key: one for part in parts for key, one in part.items()}
+            tables.append((states[key]["state"], dict(enumerate(moved))))
+        for table, names in tables:
+            own = {
+                key: table[key]
+                for key, name in names.items()
+                if self.owner.get(name, 0) == self.number and key in table
+            }
+            parts = processes.gather(tree_map(lambda one: one.cpu() if torch.is_tensor(one) else one, own))
             table.clear()
-            table.update((key, whole[key]) for key in names if key in whole)
+            table.update((key, part[key]) for key in names for part in parts if key in part)
         return content
 
     def whole_norm(self, norm):

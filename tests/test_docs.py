@@ -1,4 +1,4 @@
-"""What docs/data.md shows can be done: its parts of a config are checked, its Trainer measures."""
+"""What docs/ shows can be done: its parts of a config are checked, its Trainer measures, its model computes."""
 
 import json
 import re
@@ -15,7 +15,8 @@ from trainer.evaluate import evaluate
 from utils.metrics import Metrics
 
 TEXT = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
-PARTS = re.findall(r"```json\n(.*?)```", TEXT, flags=re.S)
+PIPELINE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+PARTS = re.findall(r"```json\n(.*?)```", TEXT + PIPELINE, flags=re.S)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=range(len(PARTS)))
@@ -43,3 +44,10 @@ def test_trainer_of_pairs_measures_pairs():
     metrics, loader = Metrics([], "test_"), BaseDataLoader(data, 2)
     numbers = evaluate(made["PairTrainer"], Same(), loader, nn.functional.l1_loss, metrics, **how)
     assert numbers == {"test_loss": pytest.approx(2 / 3)}
+
+
+def test_model_in_halves_computes():
+    made = {"nn": nn, "F": nn.functional}
+    exec(PIPELINE.partition("```python\n")[2].partition("```")[0], made)
+    output = made["Halves"]("cpu", "cpu")(torch.zeros(2, 1, 28, 28))
+    assert output.exp().sum(dim=1).tolist() == pytest.approx([1, 1])

@@ -82,7 +82,10 @@ def some_rows(count, seed):
 
 
 def train(folder, model, cut, rows=13, shuffle=True, resume=None, **settings):
-    """Train on batches of 6, two an update, in float64; the run is folder/toy/run. cut: (split, schedule) or None."""
+    """Train on batches of 6, two an update, in float64; the run is folder/toy/run. cut: (split, schedule) or None.
+
+    Validation has batches of 6 and 3 rows, which go in three parts both.
+    """
     from base import BaseDataLoader
     from parse_config import ConfigParser
     from trainer import Trainer, parallel
@@ -127,7 +130,7 @@ def train(folder, model, cut, rows=13, shuffle=True, resume=None, **settings):
         config,
         cpu,
         BaseDataLoader(some_rows(rows, seed=1), 6, shuffle=shuffle),
-        BaseDataLoader(some_rows(5, seed=2), 4),
+        BaseDataLoader(some_rows(9, seed=2), 6),
         schedule,
     )
     trainer.train()
