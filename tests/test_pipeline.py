@@ -445,5 +445,13 @@ def test_one_process_is_told_how_many_to_start():
         parallel.pipeline(Net(), torch.device("cpu"), ["head"])
 
 
+def test_fp16_in_stages_is_refused_before_any_work(lab):
+    import toy
+
+    stages = {"type": "pipeline", "args": {"split": ["layer"]}}
+    done = lab.train(toy.config(lab.saved, parallel=stages, trainer={"amp": "fp16"}))
+    assert done.code == 2 and "trainer.amp: fp16" in done.err and lab.runs() == []
+
+
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
