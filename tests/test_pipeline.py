@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+import toy
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -446,8 +447,6 @@ def test_one_process_is_told_how_many_to_start():
 
 
 def test_fp16_in_stages_is_refused_before_any_work(lab):
-    import toy
-
     stages = {"type": "pipeline", "args": {"split": ["layer"]}}
     done = lab.train(toy.config(lab.saved, parallel=stages, trainer={"amp": "fp16"}))
     assert done.code == 2 and "trainer.amp: fp16" in done.err and lab.runs() == []
