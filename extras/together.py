@@ -41,7 +41,7 @@ def told(trainer, patience_seconds=PATIENCE_SECONDS):
     """Within the block each process notes every second where it stands, for the others to read; no step waits for it.
 
     One that has not moved for so long, not a line, tells where all stand. A collective that failed, since another
-    process has gone or the time is up, is a Failure with the same words.
+    process has gone, is a Failure of one line; where the time is up, one with the same words.
     """
     if processes.is_alone():
         yield
@@ -54,9 +54,11 @@ def told(trainer, patience_seconds=PATIENCE_SECONDS):
         if not LOST.search(str(error)):
             raise
         watch.ended.set()  # what it noted last is where it waited
-        time.sleep(2)  # torchrun ends this one, too, where the other's end is the cause
-        why = f"Another process has gone, or does not come ({first_line(error)[-160:]})"
-        raise Failure(f"{why}.\n{watch.all_stands()}") from error
+        time.sleep(2)  # so that the one whose error it is tells it first
+        said = re.sub(r"^(\[.*?\] *)+", "", first_line(error))  # without the place in torch's sources
+        if gone := re.search(r".*by peer", said):
+            raise Failure(f"Another process has gone ({gone[0]}).") from error
+        raise Failure(f"Another process does not come ({said}).\n{watch.all_stands()}") from error
     finally:
         watch.ended.set()
 
