@@ -20,7 +20,7 @@ from utils.errors import exit_code
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
-USERS = ("toy", "noisy", "own")  # modules that lie beside a config, as a user's do
+USERS = ("toy", "noisy", "own", "many")  # modules that lie beside a config, as a user's do
 TIMES = {"seconds", "samples_per_second", "data_wait"}  # the numbers that no two runs share
 
 

@@ -16,10 +16,14 @@ from utils.metrics import Metrics
 
 TEXT = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
 PIPELINE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
-PARTS = re.findall(r"```json\n(.*?)```", TEXT + PIPELINE, flags=re.S)
+PARTS = {
+    f"{path.name} {i}": part
+    for path in sorted((ROOT / "docs").glob("*.md"))
+    for i, part in enumerate(re.findall(r"```json\n(.*?)```", path.read_text("utf-8"), flags=re.S))
+}
 
 
-@pytest.mark.parametrize("part", PARTS, ids=range(len(PARTS)))
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
 def test_each_part_of_a_config_is_accepted(part, tmp_path):
     config = json.loads((ROOT / "config.json").read_text())
     del config["$schema"]
