@@ -144,7 +144,7 @@ class BaseTrainer:
         except Stopped as stop:
             self._save_position()
             self._checkpoints.wait()
-            stop.args = (f"{stop} Go on with -r {self._newest_name()}",)
+            stop.args = (f"{stop} Go on with -r {processes.from_main(self._newest_name)}",)
             raise
 
     def _walk_epoch(self, epoch):
