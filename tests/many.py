@@ -2,8 +2,8 @@
 
 TROUBLE holds lines "train 12 1 SIGKILL": at the twelfth training batch of the run, on process 1, one of these happens:
 a signal by its name to itself, `stop` (SIGTERM to torchrun itself), `raise`, `sleep`, `astray` (its weights change),
-each once in all attempts together. "train 12 * raise": on every process. "valid 3 …": at the process's third batch of
-an evaluation.
+`nan` (its output is that); each once in all attempts together. "train 12 * raise": on every process. "valid 3 …": at
+the process's third batch of an evaluation.
 """
 
 import os
@@ -27,7 +27,7 @@ class Net(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 1))
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
-        self.evaluated = 0
+        self.evaluated, self.factor = 0, 1.0
 
     def forward(self, x):
         if self.training:
@@ -40,7 +40,7 @@ class Net(nn.Sequential):
             here = now == (mode, int(batch)) and number in ("*", str(processes.process_number()))
             if here and _is_first_time(f"{line} {processes.process_number()}"):
                 self.trouble(action)
-        return super().forward(x)
+        return super().forward(x) * self.factor
 
     def trouble(self, action):
         if action == "raise":
@@ -50,6 +50,8 @@ class Net(nn.Sequential):
         elif action == "astray":
             with torch.no_grad():
                 self[0].weight += 1
+        elif action == "nan":
+            self.factor = float("nan")
         elif action == "stop":
             os.kill(os.getppid(), signal.SIGTERM)
         else:

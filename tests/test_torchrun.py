@@ -161,6 +161,13 @@ def test_exception_of_the_model_on_one_process_is_told_by_it(launcher):
     assert all(line.startswith("Another process has gone (Connection") for line in theirs) and len(theirs) <= 1, theirs
 
 
+def test_loss_that_is_nan_on_one_process_alone_ends_all_with_that_word_said_once(launcher):
+    path = launcher.write(config(launcher.saved))
+    done = launcher.run(2, "train.py", "-c", path, "trainer.log_step=5", TROUBLE="train 6 1 nan")
+    assert own_lines(done)[0].startswith("The training loss is nan in epoch 1, step 5") and len(own_lines(done)) == 2
+    assert 4 in codes(done).values()
+
+
 @slow
 def test_process_that_hangs_is_found_after_the_timeout_with_where_each_of_them_stands(launcher):
     path = launcher.write(config(launcher.saved, parallel={"type": "ddp", "timeout_seconds": 15}))

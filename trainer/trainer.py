@@ -216,11 +216,11 @@ class Trainer(BaseTrainer):
 
     def _check_loss(self):
         total, count = self.train_metrics.loss_so_far()
-        if processes.any_of_all(not math.isfinite(total)):
+        if bad := [one for one in processes.gather(total) if not math.isfinite(one)]:
             self._checkpoints.wait()
             where = f"in epoch {self.epoch + 1}, step {self.step}; stopped before saving it."
-            advice = "Lower optimizer.args.lr, or set trainer.clip_grad_norm."
-            raise Diverged(f"The training loss is {total} {where}\nThe last good one: {self._newest_name()}. {advice}")
+            last = f"The last good one: {processes.from_main(self._newest_name)}. Lower optimizer.args.lr, or set"
+            raise Diverged(f"The training loss is {bad[0]} {where}\n{last} trainer.clip_grad_norm.")
         return total, count
 
     def _averages(self):
