@@ -229,7 +229,7 @@ def test_evaluation_by_two_processes_gives_the_numbers_of_one_and_writes_them_on
             2,
         ),
         (2, {"parallel": "none"}, "parallel: none, but there are 2 processes", 2),
-        (2, {"trainer": {"type": "many.Around"}}, "After the first step '0.weight' (5 of 6 parameters) is another", 1),
+        (2, {"trainer": {"type": "many.Around"}}, "After the first step '0.weight' (", 1),
     ],
     ids=["batch_size", "none", "around"],
 )
@@ -256,4 +256,4 @@ def test_one_process_that_several_devices_are_asked_of_says_so_and_trains(lab, s
     made = noisy.config(lab.saved, **{"device": "cpu", "n_gpu": None, **sections}, trainer={"epochs": 1})
     done = lab.train(made)
     assert done.code == 0 and done.out.count(said) == 1, done
-    assert len(history(lab.run)) == 1
+    assert said in (lab.run / "train.log").read_text() and len(history(lab.run)) == 1

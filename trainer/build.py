@@ -67,6 +67,7 @@ def model(config):
 
 def wrapped(config, made, device):
     """The model as the loop calls it, on its device: compiled, and in what `parallel` names."""
+    config.get_logger("trainer", config["trainer"]["verbosity"])  # by which its functions speak
     if compile_with := config["trainer"]["compile"]:
         arguments, path = compile_with if isinstance(compile_with, dict) else {}, "trainer.compile"
         # What is wrong with the arguments is found by this one.

@@ -63,10 +63,8 @@ def ddp(model, device, sync_batchnorm=False, find_unused_parameters=False, stati
         _log.warning("parallel.args.sync_batchnorm: torch has it for GPUs alone; each process has its own statistics.")
     elif sync_batchnorm:
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    if _is_alone("ddp"):
-        return model.to(device)
     how = {"find_unused_parameters": find_unused_parameters, "static_graph": static_graph, **more}
-    return _ddp(model.to(device), device, **how)
+    return model.to(device) if _is_alone("ddp") else _ddp(model.to(device), device, **how)
 
 
 def manual(model, device, **more):
