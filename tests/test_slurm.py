@@ -75,7 +75,7 @@ def wait_for(is_there, process, seconds=90):
 @pytest.mark.slow
 def test_job_saves_ahead_of_its_time_limit_is_requeued_and_goes_on_in_its_folder(cluster):
     """Its second half ends by itself; nothing is requeued then, and the run is that of one that was not stopped."""
-    path = cluster.write(config(cluster.saved, trainer={"epochs": 40}))
+    path = cluster.write(config(cluster.saved, trainer={"epochs": 12}))
     run, requeued = cluster.saved / "noisy/4711", cluster.checkout.root / "requeued"
     first = cluster.job(path)
     wait_for(lambda: (run / "metrics.jsonl").exists(), first)
