@@ -118,7 +118,9 @@ class BaseTrainer:
                 processes.wait_for_all()
             self._say_goodbye()
         except Exception as error:  # a traceback says where in the code; this says with what
-            if not isinstance(error, Failure) and processes.is_first_to_say("what a trainer was at"):
+            if not isinstance(error, Failure) and processes.is_first_to_say(
+                f"with what {self.checkpoint_dir} was at work"
+            ):
                 said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}, "
                 self.logger.error(said + imports.extra("explain", "explained", lambda *args: "told below")(error, self))
             raise

@@ -80,10 +80,8 @@ def restore_rest(trainer, content, path):
     for name, loader in trainer._loaders().items():
         before = content.get("examples", {}).get(name, loader.n_samples)
         if before != loader.n_samples:
-            why = (
-                f"{before} examples when it was saved, {loader.n_samples} now. A split of them is another one, so that"
-            )
-            trainer.logger.warning(f"{name}: {why} some that were trained on may now validate. Start a new run.")
+            why = f"{before} examples when it was saved, {loader.n_samples} now, so that a split is another one"
+            trainer.logger.warning(f"{name}: {why}: some that were trained on may now validate. Start a new run.")
     with torch.no_grad():
         for name, average in trainer._averages().items():
             average.copy_(processes.laid_out(content["state_dict"][name], average))

@@ -101,10 +101,8 @@ class Examiner(objects.Maker):
             yield "loss.weight", "there is one loss; a weight is for one of several by name."
         for name in ("folds", "validation_split") if config["valid_data_loader"] is not None else ():
             if config["data_loader"]["args"].get(name):
-                yield (
-                    f"data_loader.args.{name}",
-                    "sets examples apart that none validates on; leave out valid_data_loader.",
-                )
+                why = "sets examples apart that none validates on; leave out valid_data_loader."
+                yield f"data_loader.args.{name}", why
         measured = self._measured(config) if ours else []
         names = [*RESERVED[1:], *measured]
         if twice := [name for name in names if names.count(name) > 1]:

@@ -22,9 +22,8 @@ def train_each(config, count, main):
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("--folds: the runs follow one another in one process; start it without torchrun.")
     if config.resume is not None:
-        raise ConfigError(
-            "--folds trains anew; go on with one of its runs by -r, then with the next by data_loader.args.fold."
-        )
+        how = "go on with one of its runs by -r, then with the next by data_loader.args.fold."
+        raise ConfigError(f"--folds trains anew; {how}")
     nested.set_value(config.config, "data_loader.args.folds", count)
     config.check()
     name, logs = config.run_id or datetime.now().strftime("%Y%m%d-%H%M%S"), []

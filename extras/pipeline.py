@@ -128,11 +128,8 @@ class Pipelined(torch.nn.Module):
             moved = [names.get(id(parameter)) for group in one.param_groups for parameter in group["params"]]
             tables.append((states[key]["state"], dict(enumerate(moved))))
         for table, names in tables:
-            own = {
-                key: table[key]
-                for key, name in names.items()
-                if self.owner.get(name, 0) == self.number and key in table
-            }
+            mine = [key for key, name in names.items() if self.owner.get(name, 0) == self.number and key in table]
+            own = {key: table[key] for key in mine}
             parts = processes.gather(tree_map(lambda one: one.cpu() if torch.is_tensor(one) else one, own))
             table.clear()
             table.update((key, part[key]) for key in names for part in parts if key in part)

@@ -4,6 +4,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from utils.errors import Failure, first_line
 
 PATIENCE_SECONDS = 60
 _BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}  # bytes of a number → whole numbers of them
-LOST = re.compile(r"gloo/|Gloo|NCCL|nccl|ProcessGroup|TCPStore|[Cc]onnection (closed|reset)|[Tt]imed out")
+LOST = re.compile(r"gloo|nccl|ProcessGroup|TCPStore|by peer", re.IGNORECASE)
+STAND = "stands/{}"  # of a process by its number, where all can read it
 
 
 @torch.no_grad()
@@ -30,9 +32,7 @@ def check_alike(model, when):
         if different := [name for name in whole if found[0].get(name) != other.get(name)]:
             which = f"'{different[0]}' ({len(different)} of {len(whole)} parameters)"
             why = f"{when} {which} is another on process {number} than on process 0: they don't train as one"
-            advice = (
-                "Build the same model on each, and call the one that the trainer is given, which averages gradients."
-            )
+            advice = "Build the same model on each, and call the one that the trainer has, which averages gradients."
             raise Failure(f"{why}.\n{advice}")
 
 
@@ -69,7 +69,7 @@ class _Watch(threading.Thread):
         self.trainer, self.patience_seconds = trainer, patience_seconds
         self.main, self.store = threading.current_thread().ident, processes.notes()
         self.ended, self._seen, self._since = threading.Event(), None, time.monotonic()
-        self.store.set(self._key(processes.process_number()), "at the start")
+        self.store.set(STAND.format(processes.process_number()), "at the start")
 
     def run(self):
         while not self.ended.wait(1):
@@ -84,7 +84,7 @@ class _Watch(threading.Thread):
 
     def _note(self):
         """Note where the main thread stands; the seconds that it has stood there."""
-        frames = list(_outwards(sys._current_frames().get(self.main)))
+        frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[self.main])]
         seen = [self.trainer.step, *((frame.f_code, frame.f_lasti) for frame in frames)]
         if seen != self._seen:
             self._seen, self._since = seen, time.monotonic()
@@ -92,21 +92,11 @@ class _Watch(threading.Thread):
         own = next((frame for frame in frames if "-packages" not in frame.f_code.co_filename), frames[0])
         where = f"{Path(own.f_code.co_filename).name}, line {own.f_lineno}, {own.f_code.co_name}"
         place = f"epoch {self.trainer.epoch + 1}, step {self.trainer.step + 1}: {where}, for {waited:.0f} s"
-        self.store.set(self._key(processes.process_number()), place)
+        self.store.set(STAND.format(processes.process_number()), place)
         return waited
 
     def all_stands(self):
         """A line a process."""
-        keys = [self._key(number) for number in range(processes.process_count())]
+        keys = map(STAND.format, range(processes.process_count()))
         noted = [self.store.get(key).decode() if self.store.check([key]) else "not there yet" for key in keys]
         return "\n".join(f"process {number}: {place}" for number, place in enumerate(noted))
-
-    @staticmethod
-    def _key(number):
-        return f"stands/{number}"
-
-
-def _outwards(frame):
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

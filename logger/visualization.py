@@ -1,7 +1,6 @@
 """TensorBoard, or nothing: a writer that is off has the same methods, so callers never ask."""
 
 import inspect
-import time
 
 
 class TensorboardWriter:
@@ -20,7 +19,6 @@ class TensorboardWriter:
         self.step = 0
         self.mode = "train"
         self._writer = None
-        self._last = None
 
     def open(self):
         """torch's SummaryWriter; None where TensorBoard is off or missing."""
@@ -38,12 +36,8 @@ class TensorboardWriter:
     writer = property(open)
 
     def set_step(self, step, mode="train"):
-        """What follows belongs to this step; between steps it also writes how many a second there are."""
+        """What follows belongs to this step."""
         self.mode, self.step = mode, step
-        now, before = time.perf_counter(), self._last
-        self._last = now
-        if before is not None and step > 0 and now > before:
-            self.add_scalar("steps_per_sec", 1 / (now - before))
 
     def numbers(self, values, step):
         """Write {name: number} at a step, under their names as they are."""

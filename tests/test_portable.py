@@ -14,7 +14,13 @@ from utils import processes
 
 COMPILED = {"trainer": {"compile": {"backend": "eager"}}}
 ONE = {"one process": {}, "compiled": COMPILED, "DataParallel": {"parallel": "several.data_parallel"}}
-TWO = {"DDP of 2": {"parallel": "ddp"}, "compiled in DDP of 2": COMPILED, "FSDP of 2": {"parallel": "fsdp"}}
+STAGES = {"type": "pipeline", "args": {"split": ["module"], "micro_batches": 2}}
+TWO = {
+    "DDP of 2": {"parallel": "ddp"},
+    "compiled in DDP of 2": COMPILED,
+    "FSDP of 2": {"parallel": "fsdp"},
+    "pipeline of 2": {"parallel": STAGES},
+}
 ALL = [*ONE, *TWO]
 
 

@@ -45,16 +45,16 @@ def in_two(folder):
         "wrapped": said_of(nn.DataParallel(a_model("2.bias"))),
     }
     trainer = SimpleNamespace(epoch=0, step=4)
-    with told(trainer, patience_seconds=2):
+    with told(trainer, patience_seconds=1):
         if processes.rank() == 1:
-            time.sleep(6)  # here process 1 stands
+            time.sleep(5)  # here process 1 stands
         processes.wait_for_all()
-    processes.set_timeout(3)
+    processes.set_timeout(2)
     try:
         with told(trainer, patience_seconds=100):
             if processes.rank() == 0:
                 processes.wait_for_all()
-            time.sleep(8)
+            time.sleep(5)
     except Failure as failure:
         found["lost"] = str(failure)
     torch.save(found, folder / f"found-{processes.rank()}.pth")

@@ -248,11 +248,8 @@ def test_processes_that_would_not_train_as_one_are_refused(launcher, count, sect
     ("sections", "said"),
     [
         ({"parallel": "ddp"}, "ddp: one process; start several with torchrun"),
-        ({"n_gpu": 2}, "data_parallel: 2 GPUs are asked for, and this machine has 0; training on cpu alone."),
-        (
-            {"parallel": "data_parallel"},
-            "data_parallel: several GPUs are wanted, and this machine has 0; training on cpu",
-        ),
+        ({"n_gpu": 2}, "data_parallel: 2 GPUs wanted, 0 there; training on cpu alone."),
+        ({"parallel": "data_parallel"}, "data_parallel: several GPUs wanted, 0 there; training on cpu"),
     ],
 )
 def test_one_process_that_several_devices_are_asked_of_says_so_and_trains(lab, sections, said):

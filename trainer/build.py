@@ -28,10 +28,9 @@ def training(config):
 def validation(config, data_loader):
     """The validation data: of its own section, one or {name: loader}, or split off `data_loader`; None without."""
     sets, batches = config.get("valid_data_loader"), config["trainer"]["overfit"]
-    if batches and sets and "type" not in sets:
-        return {name: data_loader.first_batches(batches) for name in sets}
     if batches:
-        return data_loader.first_batches(batches)
+        first = data_loader.first_batches(batches)
+        return dict.fromkeys(sets, first) if sets and "type" not in sets else first
     if sets is None:
         return data_loader.split_validation()
     made = config.init_obj("valid_data_loader")

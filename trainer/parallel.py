@@ -10,11 +10,11 @@ from collections import Counter
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from trainer.stepper import PRECISION
 from utils import imports, processes
 from utils.errors import ArgumentError, ConfigError
 from utils.optim import matching
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _log = logging.getLogger("trainer")
 
 
@@ -36,14 +36,12 @@ def data_parallel(model, device, n_gpu=None):
     n_gpu: how many; default: all.
     """
     if processes.size() > 1:
-        _log.info("data_parallel: torchrun has started a process for every device, so this is ddp.")
-        return ddp(model, device)
+        return ddp(model, device)  # each has a device of its own
     there = torch.cuda.device_count() if device.type == "cuda" else 0
     count = min(n_gpu or there, there)
     if count < max(n_gpu or 2, 2):
-        asked = f"{n_gpu} GPUs are asked for" if n_gpu else "several GPUs are wanted"
-        instead = f"training on {count}" if count > 1 else f"training on {device} alone"
-        _log.warning(f"data_parallel: {asked}, and this machine has {there}; {instead}.")
+        instead = f"{count} of them" if count > 1 else f"{device} alone"
+        _log.warning(f"data_parallel: {n_gpu or 'several'} GPUs wanted, {there} there; training on {instead}.")
     if count < 2:
         return model.to(device)
     if model._compiled_call_impl is not None:
@@ -53,7 +51,7 @@ def data_parallel(model, device, n_gpu=None):
     return DataParallel(model.to(device), list(range(count)))
 
 
-def ddp(model, device, sync_batchnorm=False, find_unused_parameters=False, static_graph=False, **more):
+def ddp(model, device, sync_batchnorm=False, find_unused_parameters=False, **more):
     """DistributedDataParallel: each process has the whole model and its share of a batch; gradients are averaged.
 
     sync_batchnorm: statistics over the whole batch, on GPUs. find_unused_parameters: of a model that does not use every
@@ -63,8 +61,8 @@ def ddp(model, device, sync_batchnorm=False, find_unused_parameters=False, stati
         _log.warning("parallel.args.sync_batchnorm: torch has it for GPUs alone; each process has its own statistics.")
     elif sync_batchnorm:
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    how = {"find_unused_parameters": find_unused_parameters, "static_graph": static_graph, **more}
-    return model.to(device) if _is_alone("ddp") else _ddp(model.to(device), device, **how)
+    more["find_unused_parameters"] = find_unused_parameters
+    return model.to(device) if _is_alone("ddp") else _ddp(model.to(device), device, **more)
 
 
 def manual(model, device, **more):
@@ -88,7 +86,7 @@ def fsdp(model, device, wrap=None, mixed_precision="off", cpu_offload=False, res
     ModuleList, else the model's children. mixed_precision: "bf16" | "fp16", of the gathered weights; gradients are
     reduced in float32. cpu_offload: keep the parts in the host's memory. sharded: write checkpoints in parts, too.
     """
-    if mixed_precision != "off" and mixed_precision not in DTYPES:
+    if mixed_precision != "off" and mixed_precision not in PRECISION:
         raise ArgumentError(f"mixed_precision: '{mixed_precision}'; it can be off, bf16 or fp16.")
     blocks = _blocks(model, wrap)
     if _is_alone("fsdp"):
@@ -96,7 +94,7 @@ def fsdp(model, device, wrap=None, mixed_precision="off", cpu_offload=False, res
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-    dtype = DTYPES.get(mixed_precision)
+    dtype = PRECISION.get(mixed_precision)
     inner = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype and torch.float32)
     outer = MixedPrecisionPolicy(dtype, dtype and torch.float32, output_dtype=dtype and torch.float32)
     how = {"mesh": init_device_mesh(device.type, (processes.size(),)), "reshard_after_forward": reshard_after_forward}

@@ -51,7 +51,7 @@ class Trainer(BaseTrainer):
         self.train_metrics = Metrics(metric_ftns, device=device)
         self.valid_metrics = {  # metric objects of their own: a validation may come in the midst of an epoch
             name: Metrics(copy.deepcopy(metric_ftns), f"val_{name}_" if name else "val_", device)
-            for name in self._validation_sets()
+            for name in named(valid_data_loader)
         }
         self.cursor = [1, 0]  # the pass over the data, its batches that are done, where a stream stands behind them
         self.validated = 0  # the step of the last validation inside an epoch
@@ -77,7 +77,7 @@ class Trainer(BaseTrainer):
         log = self._train_epoch(epoch)
         seconds = time.perf_counter() - started
         self._check_loss()
-        if self._validation_sets() and epoch % self.settings["valid_period"] == 0:
+        if named(self.valid_data_loader) and epoch % self.settings["valid_period"] == 0:
             log |= self._valid_epoch(epoch)
         log |= {"lr": self.stepper.learning_rates()[0], "samples_per_second": round(self._examples / seconds, 1)}
         log |= {"data_wait": round(self._waited / seconds, 4)}
@@ -171,7 +171,7 @@ class Trainer(BaseTrainer):
         numbers: dict[str, float] = {}
         how = {"device": self.device, "memory_format": self.memory_format, "autocast": self.stepper.autocast()}
         with seeds.untouched_devices(), self.stepper.averaged():
-            for name, loader in self._validation_sets().items():
+            for name, loader in named(self.valid_data_loader).items():
                 metrics = self.valid_metrics[name]
                 numbers |= evaluate(self, self.model, loader, self.criterion, metrics, epoch=epoch, **how)
         return numbers
@@ -189,10 +189,6 @@ class Trainer(BaseTrainer):
     def _measure_so_far(self):
         log = super()._measure_so_far() | self.train_metrics.result() | self._valid_epoch(self.epoch + 1)
         return log | {"lr": self.stepper.learning_rates()[0]}
-
-    def _validation_sets(self):
-        """{name: loader}; one without a name is called ''."""
-        return named(self.valid_data_loader)
 
     def _log_step(self, epoch, bar):
         """The training values since the last time; the loop's only wait for the device."""

@@ -110,11 +110,6 @@ def largest_of_all(*numbers):
     return largest.tolist()
 
 
-def any_of_all(flag):
-    """Whether the flag is set in at least one process, so that all act alike."""
-    return bool(largest_of_all(float(flag))[0])
-
-
 def from_main(make):
     """make() of the main process (any plain object), on every process; the Failure that it raises, all raise."""
     if process_count() == 1:

@@ -58,17 +58,6 @@ def test_histograms_and_images_are_written_with_the_step(tmp_path):
     assert [event.step for event in events.Images("digit/train")] == [3]
 
 
-def test_between_two_steps_it_says_how_many_a_second_there_are(tmp_path, monkeypatch):
-    times = iter([10.0, 10.5])
-    monkeypatch.setattr("time.perf_counter", lambda: next(times))
-    writer = writer_in(tmp_path)
-    writer.set_step(1)
-    writer.set_step(2)
-    monkeypatch.undo()
-    writer.close()
-    assert scalars(tmp_path) == {"steps_per_sec/train": [(2, 2.0)]}
-
-
 def test_a_resumed_run_purges_the_points_that_it_writes_again(tmp_path):
     first = writer_in(tmp_path)
     for step in (1, 2, 3):

@@ -56,8 +56,6 @@ def ask_each_other():
         "is_main": processes.is_main(),
         "sum": processes.sum_over_all(tensor).tolist(),
         "summed in place": tensor.tolist(),
-        "any, where one says so": processes.any_of_all(rank == 1),
-        "any, where none does": processes.any_of_all(False),
         "largest": processes.largest_of_all(float(rank), -1.0 - rank),
         "from main": processes.from_main(lambda: {"folder": f"of {rank}"}),
         "gathered": processes.gather(rank),
@@ -100,8 +98,6 @@ def test_a_single_process_is_the_main_one_and_keeps_what_it_has():
         "is_main": True,
         "sum": [1.0, 10.0],
         "summed in place": [1.0, 10.0],
-        "any, where one says so": False,
-        "any, where none does": False,
         "largest": [0.0, -1.0],
         "from main": {"folder": "of 0"},
         "gathered": [0],
@@ -123,11 +119,6 @@ def test_the_first_of_two_processes_is_the_main_one(two):
 def test_a_sum_over_all_is_on_every_process_in_place(two):
     assert [found["answers"]["sum"] for found in two[:2]] == [[3.0, 20.0]] * 2
     assert [found["answers"]["summed in place"] for found in two[:2]] == [[3.0, 20.0]] * 2
-
-
-def test_a_flag_of_any_process_is_seen_by_all(two):
-    assert [found["answers"]["any, where one says so"] for found in two[:2]] == [True, True]
-    assert [found["answers"]["any, where none does"] for found in two[:2]] == [False, False]
 
 
 def test_the_largest_of_each_number_is_known_to_all(two):
