@@ -76,7 +76,8 @@ def untouched_devices():
 def state():
     """Where every generator stands, in tensors and plain values."""
     kind, keys, *rest = np.random.get_state()
-    host = {"numpy": [kind, np.asarray(keys).tolist(), *rest], "python": random.getstate()}
+    version, internal, gauss = random.getstate()
+    host = {"numpy": [kind, np.asarray(keys).tolist(), *rest], "python": [version, list(internal), gauss]}
     accelerators = [torch.get_device_module().get_rng_state(*which) for which in _accelerators()]
     return {"torch": torch.get_rng_state(), **host, "accelerator": _kind(), "accelerators": accelerators}
 
