@@ -93,6 +93,11 @@ def test_checkpoint_of_any_wrapper_goes_on_in_any_other(folder, before, after):
     assert furthest(unbroken, kept(folder, f"{before} to {after}")) <= 1e-10
 
 
+@pytest.mark.parametrize(("name", "shares"), [("compiled", 1), ("DDP of 2", 2), ("FSDP of 2", 2), ("pipeline of 2", 1)])
+def test_rows_are_dealt_anew_in_each_run_also_behind_one_in_stages(folder, name, shares):
+    assert [kept(folder, f"{before} to {name}")["processes"] for before in ALL] == [shares] * len(ALL)
+
+
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(ALL, ALL)))
 def test_numbers_of_the_run_that_goes_on_are_those_of_one_process(folder, before, after):
     unbroken, other = (

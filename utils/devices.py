@@ -11,9 +11,9 @@ from utils.errors import ConfigError, first_line
 def start(config):
     """Join the other processes if there are any, seed everything, set torch's switches; return the torch.device."""
     processes.join()
-    if processes.size() > 1 and "timeout_seconds" in (config.get("parallel") or ()):
+    if not processes.is_alone() and "timeout_seconds" in (config.get("parallel") or ()):
         processes.set_timeout(config["parallel"]["timeout_seconds"])
-    local = int(os.environ.get("LOCAL_RANK", "0")) if processes.size() > 1 else None
+    local = int(os.environ.get("LOCAL_RANK", "0")) if not processes.is_alone() else None
     there = torch.accelerator.device_count()
     if local is not None and local < there:
         torch.accelerator.set_device_index(local)  # before anything takes memory on the first

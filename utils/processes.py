@@ -11,7 +11,6 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from utils.errors import Failure
@@ -20,7 +19,12 @@ _one_batch = False  # whether all processes work on the same rows
 
 
 def join(timeout_seconds=1800):
-    """Join the group that torchrun describes in the environment, once; nothing where there is none."""
+    """Join the group that torchrun describes in the environment, once; nothing where there is none.
+
+    With each call a run begins whose rows are dealt.
+    """
+    global _one_batch
+    _one_batch = False
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         timeout = timedelta(seconds=timeout_seconds)
         store, number, count = next(dist.rendezvous("env://", timeout=timeout))
@@ -32,7 +36,8 @@ def _of_this_attempt(store, number, count):
     """A part of the store in which no earlier attempt has written.
 
     torchrun keeps one store over all attempts, and its count of restarts differs between machines. So the first process
-    draws a name, and tells it to whoever asks under a name drawn for this attempt, until all have heard it.
+    draws a name, and tells it to whoever asks under a name drawn for this attempt, until all have heard it; Failure
+    where they have not come in the store's time.
     """
     drawn = uuid.uuid4().hex
     if number > 0:
@@ -40,7 +45,10 @@ def _of_this_attempt(store, number, count):
         told = store.get(f"told/{drawn}").decode()
         store.add(f"{told}/heard", 1)
         return dist.PrefixStore(told, store)
-    while store.add(f"{drawn}/heard", 0) < count - 1:
+    end = time.monotonic() + store.timeout.total_seconds()
+    while (heard := store.add(f"{drawn}/heard", 0)) < count - 1:
+        if time.monotonic() > end:
+            raise Failure(f"{heard + 1} of {count} processes came in {store.timeout}. What the others print says why.")
         for other in range(1, count):
             if store.check([f"asks/{other}"]):
                 store.set(f"told/{store.get(f'asks/{other}').decode()}", drawn)
@@ -70,7 +78,7 @@ def is_alone():
 
 
 def share_rows():
-    """From here on every process works on the same rows, as the stages of a pipeline do: there is one share."""
+    """In this run every process works on the same rows, as the stages of a pipeline do: there is one share."""
     global _one_batch
     _one_batch = True
 
@@ -99,15 +107,6 @@ def sum_over_all(tensor):
     if size() > 1:
         dist.all_reduce(tensor)
     return tensor
-
-
-def largest_of_all(*numbers):
-    """The largest that any process has of each number, on every process."""
-    if process_count() == 1:
-        return list(numbers)
-    largest = torch.tensor(numbers, dtype=torch.float64)
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    return largest.tolist()
 
 
 def from_main(make):
@@ -171,10 +170,8 @@ def notes():
 def is_first_to_say(words, ever=False):
     """Whether no process of this attempt (`ever`: of any attempt) has said this; the main one is let go first."""
     try:
-        if dist.is_initialized():
-            store = dist.distributed_c10d._get_default_store()
-        else:
-            store = next(dist.rendezvous("env://", timeout=timedelta(seconds=5)))[0]
+        asked = dist.rendezvous("env://", timeout=timedelta(seconds=5))  # not before its `next`
+        store = dist.distributed_c10d._get_default_store() if dist.is_initialized() else next(asked)[0]
         while ever and hasattr(store, "underlying_store"):
             store = store.underlying_store
         if os.environ["RANK"] != "0" or "by peer" in words:  # another has failed first, and torchrun ends this one

@@ -3,12 +3,17 @@
 import copy
 import json
 import sys
+from datetime import timedelta
 
 import pytest
 import several
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+
+from utils import processes
+from utils.errors import Failure
 
 CLASS_WEIGHTS = torch.tensor([0.1, 1.0, 7.3], dtype=torch.float64)
 
@@ -46,8 +51,6 @@ def weights(model):
 
 def ask_each_other():
     """What each of the functions gives on this process."""
-    from utils import processes
-
     rank = processes.rank()
     tensor = torch.tensor([1.0 + rank, 10.0])
     return {
@@ -56,7 +59,6 @@ def ask_each_other():
         "is_main": processes.is_main(),
         "sum": processes.sum_over_all(tensor).tolist(),
         "summed in place": tensor.tolist(),
-        "largest": processes.largest_of_all(float(rank), -1.0 - rank),
         "from main": processes.from_main(lambda: {"folder": f"of {rank}"}),
         "gathered": processes.gather(rank),
     }
@@ -64,8 +66,6 @@ def ask_each_other():
 
 def find(folder):
     """What each of two processes does; its findings go into the folder."""
-    from utils import processes
-
     found = {"answers": ask_each_other()}
     for loss in ("mean_loss", "counted_loss"):
         found[loss] = train_on(folder, loss)
@@ -98,7 +98,6 @@ def test_a_single_process_is_the_main_one_and_keeps_what_it_has():
         "is_main": True,
         "sum": [1.0, 10.0],
         "summed in place": [1.0, 10.0],
-        "largest": [0.0, -1.0],
         "from main": {"folder": "of 0"},
         "gathered": [0],
     }
@@ -119,10 +118,6 @@ def test_the_first_of_two_processes_is_the_main_one(two):
 def test_a_sum_over_all_is_on_every_process_in_place(two):
     assert [found["answers"]["sum"] for found in two[:2]] == [[3.0, 20.0]] * 2
     assert [found["answers"]["summed in place"] for found in two[:2]] == [[3.0, 20.0]] * 2
-
-
-def test_the_largest_of_each_number_is_known_to_all(two):
-    assert [found["answers"]["largest"] for found in two[:2]] == [[1.0, -1.0]] * 2
 
 
 def test_every_process_learns_what_each_has(two):
@@ -174,3 +169,11 @@ def test_two_processes_make_one_run_and_write_each_epoch_once(two, loss):
 def test_a_checkpoint_of_two_processes_has_the_names_of_the_users_own_model(one, two, loss):
     kept = torch.load(two[2] / loss / "run" / "latest.pth", weights_only=True)
     assert list(kept["state_dict"]) == list(several.Net().state_dict())
+
+
+def test_the_first_process_waits_for_the_others_no_longer_than_the_store():
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=0.1))
+    store.set("asks/1", "an earlier attempt's")
+    with pytest.raises(Failure, match=r"1 of 3 processes came in 0:00:00\.1"):
+        processes._of_this_attempt(store, 0, 3)
