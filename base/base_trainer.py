@@ -14,7 +14,7 @@ from base import trainer_state
 from base.base_data_loader import BaseDataLoader
 from logger import TensorboardWriter, append_numbers, close_log, cut_numbers, line_of
 from utils import checkpoint, description, imports, inf_loop, optim, processes, runs, signals
-from utils.errors import Failure, Stopped
+from utils.errors import Failure, Stopped, is_first_to_say
 from utils.objects import name_of
 from utils.util import as_plain
 
@@ -118,9 +118,7 @@ class BaseTrainer:
                 processes.wait_for_all()
             self._say_goodbye()
         except Exception as error:  # a traceback says where in the code; this says with what
-            if not isinstance(error, Failure) and processes.is_first_to_say(
-                f"with what {self.checkpoint_dir} was at work"
-            ):
+            if not isinstance(error, Failure) and is_first_to_say(f"with what {self.checkpoint_dir} was at work"):
                 said = f"{type(error).__name__} in epoch {self.epoch + 1}, step {self.step + 1}, "
                 self.logger.error(said + imports.extra("explain", "explained", lambda *args: "told below")(error, self))
             raise
@@ -136,6 +134,7 @@ class BaseTrainer:
     def _walk_epochs(self):
         try:
             while not self._finished():
+                signals.check(together=True)
                 try:
                     self._walk_epoch(self.epoch + 1)
                 except EndOfRun:  # between two updates: the position first, then what there is to measure
@@ -153,7 +152,7 @@ class BaseTrainer:
         started = time.perf_counter()
         self._tell_loaders(epoch)
         log = {"epoch": epoch, "step": self.step} | self._run_epoch(epoch)
-        log = dict(as_plain(log))
+        log = processes.from_main(lambda: dict(as_plain(log)))  # a loop of one's own may measure its own rows alone
         for prefix in ("", "val_"):  # in 2018 a list, in the order of the metrics
             if isinstance(log.get(f"{prefix}metrics"), list):
                 log |= {prefix + name_of(m): value for m, value in zip(self.metric_ftns, log.pop(f"{prefix}metrics"))}

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 from collections import Counter, OrderedDict
 
@@ -17,9 +18,10 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import train
+from base import BaseTrainer
 from parse_config import ConfigParser
 from utils import processes
-from utils.errors import ConfigError
+from utils.errors import ConfigError, Stopped
 
 HERE = "test_cases_of_several"
 
@@ -65,6 +67,19 @@ class Noting(torch.optim.SGD):
         if not os.path.exists(os.environ["FIRST"]):
             torch.save([p.grad for group in self.param_groups for p in group["params"]], os.environ["FIRST"])
         return super().step(closure)
+
+
+class Forks(BaseTrainer):
+    """A loop of a fork's own, whose loss each process measures on its own rows: only the main one's gets better."""
+
+    def __init__(self, model, criterion, metric_ftns, optimizer, config, **parts):
+        super().__init__(model, criterion, metric_ftns, optimizer, config)
+        self.data_loader, self.is_to_stop = parts["data_loader"], config["name"] == "stopped"
+
+    def _train_epoch(self, epoch):
+        if self.is_to_stop and epoch == 3 and not processes.is_main():
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"loss": 0.0, "val_loss": 1 / epoch if processes.is_main() else float(epoch)}
 
 
 def run(folder, name, config, resume=None):
@@ -116,6 +131,13 @@ def in_two(folder):
         shutil.copy(folder.parent / "one" / "padded" / "run" / "latest.pth", folder / "one.pth")
     processes.wait_for_all()
     run(folder, "from one", toy.config(folder, trainer={"epochs": 2}), folder / "one.pth")
+
+    own_loop = {"type": f"{HERE}.Forks", "epochs": 30, "early_stop": 2}
+    run(folder, "own numbers", toy.config(folder, trainer=own_loop))
+    try:
+        run(folder, "stopped", toy.config(folder, trainer=own_loop))
+    except Stopped as stop:
+        (folder / f"stopped-{processes.process_number()}").write_text(str(stop))
 
     def refuse():
         raise ConfigError("said by the main process")
@@ -199,3 +221,15 @@ def test_checkpoint_of_one_process_goes_on_in_two(folders):
 
 def test_what_the_main_process_refuses_all_refuse(folders):
     assert [(folders[1] / f"refused-{i}").read_text() for i in (0, 1)] == ["said by the main process"] * 2
+
+
+def test_loop_of_a_forks_own_ends_on_all_processes_by_the_main_ones_numbers(folders):
+    assert [line["epoch"] for line in history(folders[1] / "own numbers" / "run")] == list(range(1, 31))
+
+
+def test_signal_to_one_process_ends_a_loop_of_a_forks_own_on_all_behind_the_same_epoch(folders):
+    """The processes ask one another after 20 epochs at most, where these are short."""
+    run = folders[1] / "stopped" / "run"
+    said = [(folders[1] / f"stopped-{i}").read_text() for i in (0, 1)]
+    assert said == [f"Stopped by SIGTERM. Go on with -r {run / 'latest.pth'}"] * 2
+    assert 3 <= load(run / "latest.pth")["epoch"] == len(history(run)) < 30

@@ -1,5 +1,6 @@
 """Ctrl-C and a scheduler's SIGTERM end a run between two updates, saved."""
 
+import itertools
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ import pytest
 from lab import differences_of_checkpoints, history, load
 
 from base import BaseTrainer
+from utils import signals
 
 CODES = {"SIGINT": 130, "SIGTERM": 143}
 
@@ -105,6 +107,18 @@ def test_signal_of_an_earlier_run_in_the_process_does_not_stop_the_next(lab):
     config = noisy.config(lab.saved)
     stopped(lab, config, "train 3 SIGINT")
     assert lab.train(config, "--run-id", "next").code == 0
+
+
+def test_slow_updates_are_asked_between_from_the_first_ones_on(monkeypatch):
+    """Of 3 s each; nothing of what was before the first took time."""
+    now, asked = [0.0], []
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
+    pace = signals._Pace()
+    for update in range(20):
+        now[0] += 3 if update else 1e-6
+        pace.agreed(0)
+        asked += [update] if pace.left == pace.calls else []
+    assert all(later - earlier <= 2 for earlier, later in itertools.pairwise(asked)) and asked[-1] >= 18
 
 
 def test_run_in_another_thread_needs_no_handlers(lab):

@@ -102,10 +102,10 @@ def exit_code(main, *args, traceback=False):
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             error = SaveError(f"{error.filename or 'the run'}: could not be written: {error.strerror}. Make room.")
         if not isinstance(error, Failure):
-            if _is_first_to_say("an exception"):
+            if is_first_to_say("an exception"):
                 raise
             error = Failure(f"{type(error).__name__}: {first_line(error)}")
-        elif not _is_first_to_say(str(error), ever=True):
+        elif not is_first_to_say(str(error), ever=True):
             return error.exit_code
         if traceback:
             print_exc()
@@ -116,7 +116,7 @@ def exit_code(main, *args, traceback=False):
     return 0
 
 
-def _is_first_to_say(words, ever=False):
+def is_first_to_say(words, ever=False):
     """Of several processes, whether this one is to tell what went wrong; see utils.processes."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True

@@ -24,10 +24,8 @@ def watched():
     global _pace
     _received.clear()
     _pace = _Pace()
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, _receive) for number in _NAMES}
+    heeded = _NAMES if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, _receive) for number in heeded}
     try:
         yield
     finally:
@@ -78,10 +76,11 @@ class _Pace:
         if self.left > 0:
             return 0
         seconds = (time.monotonic() - self.since) / self.calls
-        number, seconds = processes.largest_of_all(number, seconds)
-        self.calls = self.left = int(min(max(5 / seconds, 1), 20))
+        number, seconds = map(max, zip(*processes.gather((number, seconds))))
+        # What came before the first call was no update: at most twice as many as have been timed.
+        self.calls = self.left = int(min(max(5 / seconds, 1), 2 * self.calls, 20))
         self.since = time.monotonic()
-        return int(number)
+        return number
 
 
 def check(together=False):
