@@ -33,16 +33,19 @@ def lean(cls):
 
 
 def load_state(optimizer, state):
-    """Load `state`, then give every tensor shaped like its parameter that parameter's strides.
+    """Load `state`, of which every tensor shaped like its parameter gets that parameter's device, parts and strides.
 
     A contiguous average beside a channels_last parameter makes the fused optimizers compute wrong weights, silently.
+    Of weights in parts no process could hold the whole state on its device.
     """
-    optimizer.load_state_dict(state)
-    for parameter, kept in optimizer.state.items():
-        for name, value in kept.items():
-            if parameter.shape == getattr(value, "shape", None) != ():
-                value = processes.laid_out(value, parameter)
-                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+    parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
+    states = {number: dict(kept) for number, kept in state["state"].items()}
+    for number in parameters.keys() & states.keys():
+        for name, value in states[number].items():
+            if parameters[number].shape == getattr(value, "shape", None) != ():
+                value = processes.laid_out(value, parameters[number])
+                states[number][name] = torch.empty_like(parameters[number], dtype=value.dtype).copy_(value)
+    optimizer.load_state_dict({**state, "state": states})
 
 
 def counts(model):

@@ -1,19 +1,15 @@
-"""A model that fsdp spreads over two processes trains like one in one process. The processes run this file."""
+"""A model that fsdp spreads over two processes trains like one in one process."""
 
 import logging
-import os
-import socket
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import several
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
 
-ROOT = Path(__file__).resolve().parents[2]
 CLASS_WEIGHTS = torch.tensor([0.1, 1.0, 7.3], dtype=torch.float64)
 ALL = {"accumulate": 2, "clip_grad_norm": 0.2, "ema_decay": 0.8}  # of the trainer
 
@@ -214,12 +210,10 @@ class Said(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def main(folder):
+def in_two(folder):
     """What each process does; its findings go into the folder."""
     from utils import processes
 
-    torch.set_num_threads(1)
-    processes.join(timeout_seconds=120)
     found = {}
     for name, how in {**ALIKE, **OTHERS}.items():
         said = Said()
@@ -229,35 +223,29 @@ def main(folder):
         except (RuntimeError, NotImplementedError):
             found[name] = {"error": "\n".join(said.lines)}
         logging.getLogger("trainer").removeHandler(said)
+    found["handed over"] = handed_over()
     torch.save(found, folder / f"found-{processes.rank()}.pth")
-    processes.leave()
+
+
+def handed_over():
+    """How many numbers of the momentum of a whole checkpoint an optimizer of weights in parts gets on this process."""
+    from trainer import parallel
+    from utils import optim
+
+    model, got = Blocks(), []
+    whole = {i: {"momentum_buffer": torch.ones(p.shape)} for i, p in enumerate(model.parameters())}
+    moves = sgd(parallel.fsdp(model, torch.device("cpu")).parameters())
+    moves.register_load_state_dict_pre_hook(lambda _, state: got.extend(state["state"].values()))
+    optim.load_state(moves, {**moves.state_dict(), "state": whole})
+    momentum = [kept["momentum_buffer"] for kept in got]
+    return sum((one.to_local() if hasattr(one, "to_local") else one).numel() for one in momentum)
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """What process 0 and process 1 found, by name."""
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, __file__, folder],
-            env={**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    said = []
-    try:
-        said = [process.communicate(timeout=150)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    several.together(2, sys.modules[__name__], "in_two", folder)
     return [torch.load(folder / f"found-{rank}.pth", weights_only=True) for rank in (0, 1)]
 
 
@@ -269,6 +257,12 @@ def test_two_processes_of_fsdp_train_like_one(two, tmp_path, name):
     assert (alone["averaged"] - spread["averaged"]).abs().max() <= 1e-10
     for number in ("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy", "lr"):
         assert spread["log"][number] == pytest.approx(alone["log"][number], abs=1e-9), number
+
+
+def test_an_optimizer_is_handed_its_own_part_of_a_whole_state(two):
+    """A device may not have room for the whole."""
+    everything = sum(parameter.numel() for parameter in Blocks().parameters())
+    assert sum(found["handed over"] for found in two) == everything
 
 
 def test_with_batchnorm_both_processes_evaluate_the_same_model(two):
@@ -303,7 +297,3 @@ def test_an_unknown_mixed_precision_is_told_with_those_there_are():
 
     with pytest.raises(ConfigError, match="mixed_precision: 'bf61'; it can be off, bf16 or fp16"):
         parallel.fsdp(Blocks(), torch.device("cpu"), mixed_precision="bf61")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
