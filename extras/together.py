@@ -27,7 +27,8 @@ def check_alike(model, when):
         return
     whole = {name: p for name, p in unwrapped(model).named_parameters() if not hasattr(p, "full_tensor")}
     sums = [p.flatten().view(_BITS.get(p.element_size(), torch.uint8)).sum() for p in whole.values()]
-    found = processes.gather(dict(zip(whole, torch.stack(sums).tolist() if sums else ())))
+    there = [one.to(sums[0].device) for one in sums]  # from all devices that the model lies on
+    found = processes.gather(dict(zip(whole, torch.stack(there).tolist() if there else ())))
     for number, other in enumerate(found):
         if different := [name for name in whole if found[0].get(name) != other.get(name)]:
             which = f"'{different[0]}' ({len(different)} of {len(whole)} parameters)"
@@ -75,7 +76,7 @@ class _Watch(threading.Thread):
         while not self.ended.wait(1):
             try:
                 waited = self._note()
-                if self.patience_seconds <= waited < self.patience_seconds + 1.5:
+                if waited >= self.patience_seconds:
                     time.sleep(2)  # so that the others have noted theirs
                     if processes.is_first_to_say(f"waiting at step {self.trainer.step}"):
                         print(f"No step for {waited:.0f} s.\n{self.all_stands()}", file=sys.stderr, flush=True)
