@@ -231,7 +231,7 @@ def test_evaluation_by_two_processes_gives_the_numbers_of_one_and_writes_them_on
             "config.json: data_loader.args.batch_size: 2 examples",
             2,
         ),
-        (2, {"parallel": "none"}, "parallel: none, but there are 2 processes", 2),
+        (2, {"parallel": "none"}, "parallel: none; 2 processes would train apart", 2),
         (2, {"trainer": {"type": "many.Around"}}, "After the first step '0.weight' (", 1),
     ],
     ids=["batch_size", "none", "around"],
