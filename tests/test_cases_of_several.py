@@ -82,6 +82,24 @@ class Forks(BaseTrainer):
         return {"loss": 0.0, "val_loss": 1 / epoch if processes.is_main() else float(epoch)}
 
 
+class Total:
+    """How many rows were seen; summed over processes as torchmetrics' objects do, by which attribute it passes."""
+
+    dist_sync_fn = None
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.rows = torch.zeros(())
+
+    def update(self, output, target):
+        self.rows += len(output)
+
+    def compute(self):
+        return processes.sum_over_all(self.rows.clone())
+
+
 def run(folder, name, config, resume=None):
     """Train; what the modules note goes into NAME-RANK.jsonl."""
     os.environ["PROBE"] = str(folder / f"{name}-{processes.process_number()}.jsonl")
@@ -132,6 +150,12 @@ def in_two(folder):
     processes.wait_for_all()
     run(folder, "from one", toy.config(folder, trainer={"epochs": 2}), folder / "one.pth")
 
+    uneven = {"dataset": {"type": "several.Rows"}, "batch_size": 3}  # of a batch, two rows and one
+    counting = {"data_loader": {"type": "DataLoader", "args": uneven}, "metrics": [f"{HERE}.Total"]}
+    counting = several.config(folder, **counting, lr_scheduler=None, trainer={"epochs": 1, "max_steps": 1})
+    run(folder, "inside", counting)
+    counting["trainer"]["max_steps"] = None
+    run(folder, "inside", counting, folder / "inside/run/latest.pth")
     own_loop = {"type": f"{HERE}.Forks", "epochs": 30, "early_stop": 2}
     run(folder, "own numbers", toy.config(folder, trainer=own_loop))
     try:
@@ -233,3 +257,8 @@ def test_signal_to_one_process_ends_a_loop_of_a_forks_own_on_all_behind_the_same
     said = [(folders[1] / f"stopped-{i}").read_text() for i in (0, 1)]
     assert said == [f"Stopped by SIGTERM. Go on with -r {run / 'latest.pth'}"] * 2
     assert 3 <= load(run / "latest.pth")["epoch"] == len(history(run)) < 30
+
+
+def test_metric_object_of_each_process_goes_on_inside_an_epoch_with_its_own_rows(folders):
+    (line,) = history(folders[1] / "inside" / "run")
+    assert line["Total"] == 13

@@ -90,19 +90,20 @@ class Metrics:
         return float(self._sums.get("loss", 0.0)), float(self._sums.get("loss_count", self._count))
 
     def state_dict(self):
-        """The sums of all processes."""
+        """The sums of all processes; what each one's objects have seen, by process."""
         values = self._together([self._count, *self._sums.values()]).cpu()
-        objects = {name: _state_of(metric) for name, metric in self._objects.items()}
+        objects = processes.gather({n: devices.move(_state_of(m), values.device) for n, m in self._objects.items()})
         return {"count": int(values[0]), "sums": dict(zip(self._sums, values[1:].clone())), "objects": objects}
 
     def load_state_dict(self, state):
-        """Go on from these sums; of several processes the first does."""
+        """Go on from these sums, of several processes the first; its own metric objects each does."""
         self.reset()
         share = int(processes.rank() == 0)  # the others have the names, so that all sum alike
         self._count = state["count"] * share
         self._sums = {name: total.to(self.device, self._dtype) * share for name, total in state["sums"].items()}
-        for name in state["objects"].keys() & self._objects.keys():
-            _restore(self._objects[name], state["objects"][name], self.device)
+        own = dict(enumerate(state["objects"])).get(processes.rank(), {})  # a process that is new has seen nothing
+        for name in own.keys() & self._objects.keys():
+            _restore(self._objects[name], own[name], self.device)
 
 
 def _is_object(metric):
