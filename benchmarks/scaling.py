@@ -93,7 +93,7 @@ def work(folder, name):
     counts = {}
     for one, updates in made.items():
         updates.run(3)
-        counts[one] = max(int(SECONDS / processes.largest_of_all(updates.run(3) / 3)[0]), 1)
+        counts[one] = max(int(SECONDS / max(processes.gather(updates.run(3) / 3))), 1)
     for i in range(-1, ROUNDS):  # the first says that all is built
         processes.from_main(lambda number=i: wait_for(folder / f"{name} {number}"))
         found = {}
