@@ -74,10 +74,9 @@ def restore_rest(trainer, content, path):
         setattr(trainer, name, content["counters"][name])
     if content.get("monitor", trainer.monitor) != trainer.monitor:
         trainer.not_improved = 0
-    for loader in trainer._loaders().values() if content.get("data") is not None else ():
-        if hasattr(loader, "load_state_dict"):
-            loader.load_state_dict(content["data"])
     for name, loader in trainer._loaders().items():
+        if content.get("data") is not None and hasattr(loader, "load_state_dict"):
+            loader.load_state_dict(content["data"])
         before = content.get("examples", {}).get(name, loader.n_samples)
         if before != loader.n_samples:
             why = f"{before} examples when it was saved, {loader.n_samples} now, so that a split is another one"

@@ -144,9 +144,8 @@ class Move:
         for line, what in source.doubtful(self.gone):
             self.tell("Left to do", source.path, what, line)
         lines = [source.text.count("\n", 0, call.start()) + 1 for call in PARSER_CALL.finditer(source.text)]
-        if lines and any(
-            "ConfigParser" in of.definitions and "def __init__(self, args," in of.text for of in self.replaced
-        ):
+        parsers = (of for of in self.replaced if "ConfigParser" in of.definitions)
+        if lines and any("def __init__(self, args," in of.text for of in parsers):
             changed = PARSER_CALL.sub("ConfigParser.from_args", source.text)
             (self.folder / source.path).write_text(changed, encoding="utf-8")
             self.tell("Changed", source.path, "ConfigParser.from_args(…) in the place of ConfigParser(…).", *lines)

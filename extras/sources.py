@@ -50,10 +50,8 @@ class Source:
             if isinstance(node, ast.ClassDef) and any("Trainer" in ast.unparse(base) for base in node.bases):
                 missed = gone - attributes(node)
                 for used in (inner for inner in ast.walk(node) if is_on_self(inner) and inner.attr in missed):
-                    yield (
-                        used.lineno,
-                        f"self.{used.attr} was BaseTrainer's, and no longer is there; set it in __init__.",
-                    )
+                    why = f"self.{used.attr} was BaseTrainer's, and no longer is there; set it in __init__."
+                    yield used.lineno, why
 
     def without(self, core, wanted):
         """Its text, but with what the core's file defines, too, imported from there, and no imports of no use then."""
