@@ -19,7 +19,7 @@ class GanTrainer(Trainer):
 
     def __init__(self, *args, samples=64, **kwargs):
         super().__init__(*args, **kwargs)
-        if not isinstance(self.optimizer, dict) or processes.size() > 1:
+        if not isinstance(self.optimizer, dict) or not processes.is_alone():
             raise ConfigError("trainer.type: GanTrainer wants several optimizers, by name, and one process.")
         self.steppers = self.stepper.each()
         drawn = torch.Generator().manual_seed(0)  # so that no other random number is another for it

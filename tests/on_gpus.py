@@ -16,6 +16,10 @@ GPUS = torch.cuda.device_count()
 one = pytest.mark.skipif(GPUS < 1, reason="wants a GPU")
 two = pytest.mark.skipif(GPUS < 2, reason="wants two GPUs")
 CONFIG = ROOT / "config.json"
+HALVES = (
+    "import torch.nn.functional as F\nfrom torch import nn\n"
+    + (ROOT / "docs" / "pipeline.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
+)
 SHORT = ("trainer.epochs=2", "trainer.tensorboard=false", "trainer.verbosity=0")
 
 
@@ -92,6 +96,25 @@ def test_two_gpus_train_as_one(tmp_path):
     one, two = (torchrun(tmp_path, str(count), *words, count=count) for count in (1, 2))
     for a, b in zip(history(one), history(two)):
         assert a["val_loss"] == pytest.approx(b["val_loss"], rel=0.1)
+
+
+@two
+def test_run_of_two_gpus_in_parts_goes_on(tmp_path):
+    parallel = json.dumps({"type": "fsdp", "args": {"mixed_precision": "fp16", "cpu_offload": True}})
+    words = (f"parallel={parallel}", "lr_scheduler=null")
+    torchrun(tmp_path, "run", *words, "trainer.epochs=1")
+    run = torchrun(tmp_path, "run", *words, "-r", "auto")
+    assert [line["epoch"] for line in history(run)] == [1, 2]
+
+
+@two
+def test_model_over_two_gpus_by_hand_learns(lab):
+    (lab.folder / "halves.py").write_text(HALVES)
+    words = ("arch.type=halves.Halves", "parallel=manual", "device=cuda:1", f"trainer.save_dir={lab.saved}")
+    config = lab.write(json.loads(CONFIG.read_text()) | {"name": "halves"})
+    done = lab.train(config, *SHORT, *words)
+    assert done.code == 0, done.err
+    assert history(lab.run)[-1]["val_accuracy"] > 0.85
 
 
 @two
