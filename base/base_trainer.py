@@ -145,7 +145,8 @@ class BaseTrainer:
         except Stopped as stop:
             self._save_position()
             self._checkpoints.wait()
-            stop.args = (f"{stop} Go on with -r {processes.from_main(self._newest_name)}",)
+            newest = processes.from_main(self._newest_name)
+            stop.args = (f"{stop} Go on with -r {newest}" if "/" in newest else f"{stop} Nothing was saved yet.",)
             raise
 
     def _walk_epoch(self, epoch):
@@ -208,7 +209,7 @@ class BaseTrainer:
         self.writer.purge_step = self.step + 1 if self.step else None
         self.writer.enabled = self.writer.enabled and processes.is_main()
         sizes = [f"{loader.n_samples or 'a stream of'} {name}" for name, loader in loaders.items()]
-        together = f", {processes.size()} processes" if processes.size() > 1 else ""
+        together = "" if processes.is_alone() else f", {processes.process_count()} processes"
         if self._parsed.get("n_gpu") and self.device.type == "cpu" and torch.cuda.is_available():
             self.logger.warning("n_gpu: the model is on the CPU. Add model = model.to(device) before the optimizer.")
         self.logger.info(f"model    {checkpoint.class_name(self.model)}, {optim.counts(self.model)}")

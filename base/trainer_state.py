@@ -31,7 +31,7 @@ def state_of(trainer):
         "data": loader.state_dict() if isinstance(loader, BaseDataLoader) and hasattr(loader, "state_dict") else None,
         "examples": {name: loader.n_samples for name, loader in trainer._loaders().items()},
         "random": processes.gather(seeds.state()),
-        "processes": processes.size(),
+        "processes": processes.process_count(),
         "config": as_plain(trainer._parsed.config),
     }
     if getattr(model, "saves_in_parts", False):
@@ -51,9 +51,9 @@ def restore(trainer, content, path):
     trainer.start_epoch = trainer.epoch + 1
     if content.get("monitor", trainer.monitor) == trainer.monitor:
         trainer.mnt_best = content["monitor_best"]
-    if (before := content.get("processes", processes.size())) != processes.size():
+    if (before := content.get("processes", processes.process_count())) != processes.process_count():
         said = "each batch is the same, dealt anew; each process draws its dropout anew"
-        trainer.logger.info(f"changed  processes: {before} → {processes.size()}: {said}")
+        trainer.logger.info(f"changed  processes: {before} → {processes.process_count()}: {said}")
     trainer.logger.info(f"resumed  {path}: epoch {trainer.epoch}{f', step {trainer.step}' if trainer.step else ''}")
 
 

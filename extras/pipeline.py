@@ -36,7 +36,7 @@ class Pipelined(torch.nn.Module):
         super().__init__()
         self.number, self.last, there = processes.process_number(), len(split), processes.process_count()
         if schedule not in KINDS or micro_batches < 1:
-            raise ArgumentError(f"schedule, micro_batches: {schedule}, {micro_batches}; give GPipe or 1F1B, and >= 1.")
+            raise ArgumentError(f"schedule: {schedule} with {micro_batches} micro_batches; give GPipe or 1F1B, >= 1.")
         if there != self.last + 1:
             start = f"Start torchrun --nproc-per-node {self.last + 1} …, or give parallel=auto, which cuts nothing."
             raise ArgumentError(f"split: makes {self.last + 1} stages, one a process, and there is {there}. {start}")

@@ -1,6 +1,9 @@
 """What goes wrong between several processes, found early and told: other weights, a long wait, one that is gone."""
 
+import ctypes
+import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -34,7 +37,8 @@ def check_alike(model, when):
             which = f"'{different[0]}' ({len(different)} of {len(whole)} parameters)"
             why = f"{when} {which} is another on process {number} than on process 0: they don't train as one"
             advice = "Build the same model on each, and call the one that the trainer has, which averages gradients."
-            raise Failure(f"{why}.\n{advice}")
+            unused = "If some steps leave parameters out: parallel.args.find_unused_parameters=true."
+            raise Failure(f"{why}.\n{advice}\n{unused}")
 
 
 @contextmanager
@@ -47,6 +51,8 @@ def told(trainer, patience_seconds=PATIENCE_SECONDS):
     if processes.is_alone():
         yield
         return
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG: a killed torchrun leaves nobody behind
     watch = _Watch(trainer, patience_seconds)
     watch.start()
     try:

@@ -21,7 +21,7 @@ import train
 from base import BaseTrainer
 from parse_config import ConfigParser
 from utils import processes
-from utils.errors import ConfigError, Stopped
+from utils.errors import ConfigError, Failure, Stopped
 
 HERE = "test_cases_of_several"
 
@@ -143,8 +143,40 @@ def all_runs(folder):
     run(folder, "float32", several.config(folder, **noting, lr_scheduler=None, trainer={"epochs": 1}))
 
 
+class Unlike(several.Net):
+    """Its weights are drawn by a seed of each process's own."""
+
+    def __init__(self):
+        torch.manual_seed(100 + processes.process_number())
+        super().__init__()
+
+
+class Uneven(several.Rows):
+    """A row less on process 1."""
+
+    def __init__(self):
+        super().__init__(13 - processes.process_number())
+
+
+def refused(folder, name, **sections):
+    """Note by what words a run is refused."""
+    try:
+        run(folder, name, several.config(folder, **sections))
+    except Failure as failure:
+        (folder / f"{name}-{processes.process_number()}").write_text(str(failure))
+
+
 def in_two(folder):
     all_runs(folder)
+    for parallel in ("ddp", "fsdp", {"type": "pipeline", "args": {"split": ["module"]}}):
+        refused(
+            folder,
+            f"unlike {parallel if isinstance(parallel, str) else 'pipeline'}",
+            arch=f"{HERE}.Unlike",
+            parallel=parallel,
+        )
+    uneven = {"type": "DataLoader", "args": {"dataset": {"type": f"{HERE}.Uneven"}, "batch_size": 4}}
+    refused(folder, "uneven", data_loader=uneven)
     if processes.is_main():
         shutil.copy(folder.parent / "one" / "padded" / "run" / "latest.pth", folder / "one.pth")
     processes.wait_for_all()
@@ -241,6 +273,21 @@ def test_checkpoint_with_prefixed_keys_is_tested(lab, folders, tmp_path):
 
 def test_checkpoint_of_one_process_goes_on_in_two(folders):
     assert load(folders[1] / "from one" / "run" / "latest.pth")["epoch"] == 2
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "pipeline"])
+def test_models_that_each_process_has_drawn_for_itself_are_refused_before_they_are_spread(folders, parallel):
+    for number in (0, 1):
+        said = (folders[1] / f"unlike {parallel}-{number}").read_text()
+        assert said.startswith(
+            "At the start 'first.weight' (6 of 6 parameters) is another on process 1 than on process 0"
+        )
+
+
+def test_a_set_of_another_length_on_one_process_is_refused_on_all(folders):
+    for number in (0, 1):
+        said = (folders[1] / f"uneven-{number}").read_text()
+        assert said == "config: data_loader: [13, 12] examples, by process. Every process reads the same set."
 
 
 def test_what_the_main_process_refuses_all_refuse(folders):

@@ -7,7 +7,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from base import BaseDataLoader
 from trainer import parallel
-from utils import checkpoint, devices, objects, optim, processes
+from utils import checkpoint, devices, imports, objects, optim, processes
 from utils.errors import ConfigError
 from utils.util import named
 
@@ -43,6 +43,8 @@ def validation(config, data_loader):
 
 def _loader(config, path, made):
     _expect(made, BaseDataLoader, config.place(path))
+    if len(set(there := processes.gather(made.n_samples))) > 1:
+        raise ConfigError(f"{config.place(path)}: {there} examples, by process. Every process reads the same set.")
     if hasattr(made.dataset, "__len__") and len(made) == 0:
         argument = "drop_last" if made.drop_last and made.n_samples else "dataset"
         why = f"{made.n_samples} samples give no batch of batch_size {made.batch_size}"
@@ -67,6 +69,7 @@ def model(config):
 def wrapped(config, made, device):
     """The model as the loop calls it, on its device: compiled, and in what `parallel` names."""
     config.get_logger("trainer", config["trainer"]["verbosity"])  # by which its functions speak
+    imports.extra("together", "check_alike")(made, "At the start")  # before each keeps its own part of it
     if compile_with := config["trainer"]["compile"]:
         arguments, path = compile_with if isinstance(compile_with, dict) else {}, "trainer.compile"
         # What is wrong with the arguments is found by this one.

@@ -18,9 +18,9 @@ from utils.optim import matching
 _log = logging.getLogger("trainer")
 
 
-def auto(model, device):
-    """DistributedDataParallel where torchrun has started several processes, else the device alone."""
-    return ddp(model, device) if processes.size() > 1 else none(model, device)
+def auto(model, device, **more):
+    """DistributedDataParallel where torchrun has started several processes, else the device alone; more: ddp's."""
+    return ddp(model, device, **more) if processes.size() > 1 else none(model, device)
 
 
 def none(model, device):

@@ -1,8 +1,9 @@
 """Configs as nested dicts and lists: dotted paths into them, one over another, what differs."""
 
+import copy
 import functools
 
-from utils.description import names_objects
+from utils.description import every_key, names_objects
 from utils.errors import ConfigError, shown
 
 
@@ -45,7 +46,8 @@ def set_value(config, path, value):
         name, here = _key(holder, name, here)
         there = holder[name] if isinstance(holder, list) else holder.get(name)
         if there is None or isinstance(there, bool):  # left out, or a switch that takes arguments
-            there = holder[name] = {}
+            defaults = {key.path: key.default for key in every_key() if isinstance(key.default, dict)}
+            there = holder[name] = copy.deepcopy(defaults.get(here, {}))
         elif isinstance(there, str) and inside in ("type", "args"):
             there = holder[name] = {"type": there, "args": {}}
         holder = there

@@ -298,3 +298,9 @@ ONE, SEVERAL = {"type": "SGD", "args": {"lr": 1}}, {"a": {"type": "SGD"}, "b": {
 @pytest.mark.parametrize(("below", "above"), [(ONE, SEVERAL), (SEVERAL, ONE), (ONE, {"from": "data_loader.x"})])
 def test_several_in_the_place_of_one_and_the_reverse_replace_it(below, above):
     assert nested.merged({"optimizer": below}, {"optimizer": above}) == {"optimizer": above}
+
+
+def test_a_section_that_is_left_out_begins_with_its_default():
+    config = {}
+    nested.set_value(config, "parallel.timeout_seconds", 60)
+    assert config == {"parallel": {"type": "auto", "args": {}, "timeout_seconds": 60}}
