@@ -87,7 +87,7 @@ def test_data_that_have_grown_are_told_on_resume(lab, caplog):
     with caplog.at_level("WARNING"):
         assert lab.resume(lab.run / "latest.pth", "trainer.epochs=2").code == 0
     told = [record.message for record in caplog.records if "examples when it was saved" in record.message]
-    assert len(told) == 1 and told[0].startswith("data_loader: 5 examples when it was saved, 6 now.")
+    assert len(told) == 1 and told[0].startswith("data_loader: 5 examples when it was saved, 6 now")
 
 
 def test_a_validation_loader_that_has_been_read_gets_its_transform_too():

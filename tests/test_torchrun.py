@@ -153,6 +153,7 @@ def test_exception_of_the_model_on_all_processes_has_one_traceback_and_one_word_
     assert 1 in codes(done).values()
 
 
+@pytest.mark.slow
 def test_exception_of_the_model_on_one_process_is_told_by_it(launcher):
     path = launcher.write(config(launcher.saved))
     done = launcher.run(2, "train.py", "-c", path, TROUBLE="train 6 1 raise")

@@ -101,6 +101,8 @@ def exit_code(main, *args, traceback=False):
             error = OutOfMemory(f"{str(error).splitlines()[0]}\n{_LESS_MEMORY}")
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             error = SaveError(f"{error.filename or 'the run'}: could not be written: {error.strerror}. Make room.")
+        elif "by peer" in str(error) and not isinstance(error, Failure):  # where processes meet
+            error = Failure(f"Another process has gone ({str(error).partition('by peer')[0][-20:]}by peer).")
         if not isinstance(error, Failure):
             if is_first_to_say("an exception"):
                 raise
