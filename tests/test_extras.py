@@ -16,13 +16,17 @@ def without(checkout):
 
 @pytest.mark.slow
 def test_without_extras_the_default_config_trains_resumes_and_is_evaluated(without):
-    done = without.run("train.py", "-c", "config.json", *SMALL, "lr_scheduler=null", "--run-id", "a")
+    words = (*SMALL, "trainer.epochs=2", "trainer.len_epoch=2", "trainer.max_steps=null")
+    done = without.run("train.py", "-c", "config.json", *words, "--run-id", "a")
     assert done.code == 0, done.err
     assert done.out.count("wants extras.doctor; bring it back") == 1
     run = without.root / "saved" / "mnist" / "a"
-    resumed = without.run("train.py", "-r", run, "trainer.max_steps=4")
-    assert resumed.code == 0 and history(run)[-1]["step"] == 4
+    resumed = without.run("train.py", "-r", run / "checkpoint-epoch1.pth", "--run-id", "b")
+    assert resumed.code == 0, resumed.err
+    assert history(run.with_name("b")) == history(run)
     assert without.run("test.py", "-r", run / "latest.pth").code == 0
+    changed = without.run("train.py", "-r", run, "trainer.epochs=4")
+    assert changed.code == 2 and "a change of trainer.epochs wants extras.changes; bring it back." in changed.err
 
 
 @pytest.mark.slow
