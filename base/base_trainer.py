@@ -105,7 +105,6 @@ class BaseTrainer:
             trainer_state.restore_rest(self, self._restored, self._parsed.resume)
         trainer_state.set_random(self, (self._restored or {}).get("random", []))
         self.saved_step, self.first_step = self.step, self.step + 1
-        imports.extra("together", "check_alike")(self.model, "At the start")
         if reason := self._finished():
             self.logger.info(f"Nothing left to do: {reason}.")
             return self.best_log

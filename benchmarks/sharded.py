@@ -68,6 +68,7 @@ def main(size=512):
         read = measured("opened, parts checked", lambda: checkpoint.load(parts))
         measured("read into the model", lambda: checkpoint.load_weights(model, read["state_dict"], parts))
         measured("saved in one file", lambda: save(checkpoint.plain(content(), on_main), one))
+    sys.stdout.flush()
     processes.leave()
 
 

@@ -45,8 +45,7 @@ class Stepper:
         how = {"device": self.device, "amp": self.amp, "clip_grad_norm": self.clip_grad_norm}
         parts = {n: Stepper(self.model, one, self.schedules.get(n), **how) for n, one in self.optimizers.items()}
         self._parts = list(parts.values())
-        last = self._parts[-1]
-        last.ema_decay, last._weights, last._averages = self.ema_decay, self._weights, self._averages
+        vars(self._parts[-1]).update(ema_decay=self.ema_decay, _weights=self._weights, _averages=self._averages)
         for part in self._parts:
             part._moved = _parameters(*part.optimizers.values())
         return parts

@@ -111,8 +111,7 @@ def exit_code(main, *args, traceback=False):
             return error.exit_code
         if traceback:
             print_exc()
-        rank = os.environ.get("RANK", "0")
-        said = str(error) if rank == "0" else f"process {rank}: {error}"
+        said = f"process {os.environ['RANK']}: {error}" if os.environ.get("RANK", "0") != "0" else str(error)
         print(said.encode(errors="backslashreplace").decode(), file=sys.stderr)
         return error.exit_code
     return 0
