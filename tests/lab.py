@@ -134,13 +134,13 @@ class Checkout:
             shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "data").symlink_to(ROOT / "data")
 
-    def start(self, *words):
-        """python WORDS, as a process in a session of its own."""
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
+    def start(self, *words, program=sys.executable, **environment):
+        """python WORDS, or another program's, as a process in a session of its own."""
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default", **environment}
         process = subprocess.Popen(
-            [sys.executable, *map(str, words)],
+            [program, *map(str, words)],
             cwd=self.root,
-            env=environment,
+            env=os.environ | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -46,18 +45,9 @@ class Launcher:
 
     def start(self, *words, program=sys.executable, **environment):
         """A process `python WORDS`, or of another program, in a session of its own."""
-        made = os.environ | {"OMP_NUM_THREADS": "1", "PROBE": str(self.probe), "PYTHONDONTWRITEBYTECODE": "1"}
-        process = subprocess.Popen(
-            [program, *map(str, words)],
-            cwd=self.checkout.root,
-            env=made | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._started.append(process)
-        return process
+        made = {"PROBE": str(self.probe), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "", **environment}
+        self._started.append(self.checkout.start(*words, program=program, **made))
+        return self._started[-1]
 
     def torchrun(self, count, *words, **environment):
         """torchrun --nproc-per-node COUNT WORDS, started."""

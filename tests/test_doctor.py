@@ -259,6 +259,24 @@ def test_wrong_argument_of_compile_is_refused(lab, arguments, said):
     assert_refused(lab, lab.train(toy.config(lab.saved, trainer={"compile": arguments})), said)
 
 
+@pytest.mark.parametrize(
+    ("parallel", "said"),
+    [
+        ({"type": "dpp", "args": {}}, ["config.json: parallel.type: ", "'ddp'"]),
+        ({"type": "ddp", "args": {"find_unused": True}}, ["parallel.args.find_unused: ", "find_unused_parameters"]),
+        (
+            {"type": "auto", "args": {"sync_batchnorm": True}},
+            ["config.json: parallel.args.sync_batchnorm: auto has no"],
+        ),
+        ({"type": "fsdp", "args": {"wrapp": ["fc*"]}}, ["config.json: parallel.args.wrapp: ", "'wrap'"]),
+        ({"type": "pipeline", "args": {}}, ["config.json: parallel.args.split: missing"]),
+        ({"type": "ddp", "timeout_second": 3}, ["config.json: parallel.timeout_second: ", "'timeout_seconds'"]),
+    ],
+)
+def test_wrong_word_about_processes_is_refused_by_one_process_too(lab, parallel, said):
+    assert_refused(lab, lab.train(toy.config(lab.saved, parallel=parallel)), said)
+
+
 RAISES = """
 class Raises:
     def __init__(self, size, names=("a", "b")):

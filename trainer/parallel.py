@@ -18,9 +18,9 @@ from utils.optim import matching
 _log = logging.getLogger("trainer")
 
 
-def auto(model, device, **more):
-    """DistributedDataParallel where torchrun has started several processes, else the device alone; more: ddp's."""
-    return ddp(model, device, **more) if processes.size() > 1 else none(model, device)
+def auto(model, device):
+    """DistributedDataParallel where torchrun has started several processes, else the device alone."""
+    return ddp(model, device) if processes.size() > 1 else none(model, device)
 
 
 def none(model, device):
@@ -51,26 +51,23 @@ def data_parallel(model, device, n_gpu=None):
     return DataParallel(model.to(device), list(range(count)))
 
 
-def ddp(model, device, sync_batchnorm=False, find_unused_parameters=False, **more):
+def ddp(model, device, sync_batchnorm=False, find_unused_parameters=False, static_graph=False, bucket_cap_mb=None):
     """DistributedDataParallel: each process has the whole model and its share of a batch; gradients are averaged.
 
     sync_batchnorm: statistics over the whole batch, on GPUs. find_unused_parameters: of a model that does not use every
-    parameter in every step. more: other arguments of torch's DistributedDataParallel.
+    parameter in every step. static_graph, bucket_cap_mb (MiB): as torch's DistributedDataParallel has them.
     """
     if sync_batchnorm and device.type == "cpu":
         _log.warning("parallel.args.sync_batchnorm: torch has it for GPUs alone; each process has its own statistics.")
     elif sync_batchnorm:
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    more["find_unused_parameters"] = find_unused_parameters
-    return model.to(device) if _is_alone("ddp") else _ddp(model.to(device), device, **more)
+    how = {"find_unused_parameters": find_unused_parameters, "static_graph": static_graph}
+    return model.to(device) if _is_alone("ddp") else _ddp(model.to(device), device, bucket_cap_mb=bucket_cap_mb, **how)
 
 
-def manual(model, device, **more):
-    """A model that has put its own parts where they belong; several processes each have a whole one.
-
-    more: arguments of torch's DistributedDataParallel.
-    """
-    return _ddp(model, None, **more) if processes.size() > 1 else model
+def manual(model, device, find_unused_parameters=False):
+    """A model that has put its own parts where they belong; several processes each have a whole one, as in ddp."""
+    return _ddp(model, None, find_unused_parameters=find_unused_parameters) if processes.size() > 1 else model
 
 
 def _ddp(model, device, **how):
